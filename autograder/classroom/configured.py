@@ -47,6 +47,11 @@ class Classroom:
         """Address of the course's page behind the proxy."""
         return f"http://127.0.0.1:{free_port()}"
 
+    @cached_property
+    def gpus_url(self) -> str:
+        """Address of the ledger of GPUs behind the proxy."""
+        return f"http://127.0.0.1:{free_port()}"
+
     @property
     def grades_on_submit(self) -> bool:
         """Whether anything is judged as it comes in."""

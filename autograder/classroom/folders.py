@@ -34,6 +34,11 @@ class Folders:
         return self.root / "hub"
 
     @property
+    def gpu_ledger(self) -> Path:
+        """Who has used GPUs: the hub's alone."""
+        return self.hub / "gpus.sqlite"
+
+    @property
     def challenges(self) -> Path:
         """Judged entries of challenges, with their traces."""
         return self.root / "challenges"

@@ -21,7 +21,9 @@ DEFAULT = Path("cluster/jupyterhub/site.toml")
 
 PAGE_SERVICE = "classroom"
 """Name of the hub's service with the course's page, which all people of the course may enter."""
-SERVICES = (PAGE_SERVICE, "culler", "grading", "limits")
+GPU_SERVICE = "gpus"
+"""Name of the hub's service with the ledger of GPUs."""
+SERVICES = (PAGE_SERVICE, "culler", GPU_SERVICE, "grading", "limits")
 """Names of the hub's services besides the formgrader's, which has the course's name."""
 
 _USER = re.compile(r"[a-z][a-z0-9._-]{0,31}")
@@ -190,6 +192,18 @@ class Challenges(_Table):
     traces: list[str] = []
 
 
+class Gpus(_Table):
+    """GPUs that cells borrow: the preset of `%cluster`, and how much each learner may use."""
+
+    cluster: Literal["slurm"] = "slurm"
+    partition: Annotated[str, Field(pattern=r"^[\w.-]*$")] = ""
+    nnodes: Annotated[int, Field(ge=1)] = 1
+    gpus_per_node: Annotated[int, Field(ge=1)] = 1
+    seconds_per_day: Annotated[int, Field(ge=1)] = 3600
+    longest_minutes: Annotated[int, Field(ge=1)] = 30
+    most_ranks: Annotated[int, Field(ge=1)] = 4
+
+
 class Site(_Table):
     """All settings of a site."""
 
@@ -199,6 +213,7 @@ class Site(_Table):
     servers: Servers = Servers()
     grading: Grading = Grading()
     challenges: Challenges = Challenges()
+    gpus: Gpus | None = None
 
     @property
     def folder(self) -> Path:
@@ -237,6 +252,7 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
         found.append((("grading", "on_submit"), f"there is no assignment {', '.join(unknown)}; known: {known}"))
     found += _about_challenges(site.challenges)
     found += _about_servers(site)
+    found += _about_gpus(site)
     if site.course.name in SERVICES:
         found.append(
             (("course", "name"), f"{site.course.name!r} is the name of a service of the hub: choose another one")
@@ -282,6 +298,18 @@ def _about_slurm(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("grading", "on_submit"), own_inbound
     if site.challenges.open:
         yield ("challenges", "open"), own_inbound
+
+
+def _about_gpus(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
+    if site.gpus is None:
+        return
+    if site.servers.kind != site.gpus.cluster:
+        yield (
+            ("gpus",),
+            "cells borrow GPUs where servers are of kind slurm; a sandbox has neither network nor devices",
+        )
+    if site.gpus.nnodes * site.gpus.gpus_per_node > site.gpus.most_ranks:
+        yield ("gpus", "most_ranks"), "`%cluster slurm` alone would ask for more ranks: nnodes times gpus_per_node"
 
 
 def _about_challenges(challenges: Challenges) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -6,6 +6,7 @@
 import sys
 
 from autograder.classroom import configured, proxy, spawners
+from autograder.classroom.gpus import configure as gpus
 from autograder.classroom.logins import configure as logins
 from autograder.classroom.site import PAGE_SERVICE
 from autograder.classroom.spawner import socket_url
@@ -78,6 +79,10 @@ c.JupyterHub.services.append(
         "oauth_no_confirm": True,
     }
 )
+
+# --- GPUs that cells borrow: a ledger, and limits
+if site.gpus is not None:
+    gpus.configure(c, classroom, site.gpus)
 
 # --- Graded on submit: what learners hand in is judged as it comes in, where the settings name it
 if classroom.grades_on_submit:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,8 +70,18 @@ def add_option(add: Callable[..., Any], option: Option, takers: Sequence[str]) -
         add(*flags, dest=option.name, action=action, type=option.type, metavar=option.metavar, help=text)
 
 
+PRESETS = "LABKIT_CLUSTER_PRESETS"
+"""Environment variable: a course's values of options by kind, JSON: `{"slurm": {"partition": "gpu"}}`."""
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return the course's values of options for clusters of kind `name`; empty outside of a course that has some."""
+    found: dict[str, dict[str, Any]] = json.loads(os.environ.get(PRESETS, "{}"))
+    return found.get(name, {})
+
+
 def make(name: str, given: dict[str, Any], before: str = "") -> Cluster:
-    """Make a cluster of kind `name` with the values of options that are given.
+    """Make a cluster of kind `name` with the values of options that are given; others are the course's, see `preset`.
 
     before: what a user writes before the name, for suggestions: `%cluster `.
     Raises `UnfitOption`, or `InvalidJob` for a value.
@@ -92,4 +104,4 @@ def make(name: str, given: dict[str, Any], before: str = "") -> Cluster:
     if not kind.counts_ranks and isinstance(words := given.get("nproc_per_node"), str):
         able = " and ".join(other.name for other in known.values() if other.counts_ranks)
         raise UnfitOption(f"--nproc-per-node {words} is for {able} clusters; on {name}, give a number")
-    return kind.make(**given)
+    return kind.make(**{**preset(name), **given})

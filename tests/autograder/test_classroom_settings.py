@@ -48,6 +48,9 @@ WRONG = {
     'folder = "x"\n[servers.docker]\nimage = "x"\ncpus = 0': "servers.docker.cpus: Input should be greater than 0",
     'folder = "x"\n[servers.docker]\nimage = "x"\nhub_address = "https://hub:8081"': "hub's API by http://, inside",
     'folder = "x"\n[servers.kubernetes]\nclassroom_path = "/x"': "servers.kubernetes.classroom_path: String",
+    'folder = "x"\n[gpus]': "cells borrow GPUs where servers are of kind slurm",
+    '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\nslurm = { exchange = "/x" }\n[gpus]\nnnodes = 4\n'
+    "gpus_per_node = 2\nmost_ranks = 4": "`%cluster slurm` alone would ask for more ranks",
     'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: Input should be 'last' or 'best'",
     'folder = "x"\n[grading]\nfeedback = "all"': "grading.feedback: Input should be 'details', 'titles' or 'marks'",
     'folder = "x"\n[challenges]\nopen = ["chess"]': "there is no challenge chess; known: all_reduce",

@@ -136,6 +136,7 @@ class Index(Page):
         told = notices.read(self.classroom.folders.notices(self.user))
         self.show(
             "index",
+            gpus=site.gpus is not None,
             challenges=states,
             submissions=submissions,
             notices=[(utc_minute(one.time), one.text) for one in reversed(told.notices)],

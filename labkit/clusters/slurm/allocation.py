@@ -11,7 +11,7 @@ import weakref
 
 from labkit.clusters.cluster import OnState, State
 from labkit.clusters.job import InvalidJob
-from labkit.clusters.slurm import clients
+from labkit.clusters.slurm import clients, gpu_ledger
 from labkit.clusters.slurm.script import ResourceRequest, job_script
 
 _CANCEL_LIMIT_SECONDS = 20.0
@@ -83,7 +83,8 @@ class Allocation:
             if never := state.why_never():
                 raise NeverStarts(_with_partitions(f"job {self.job_id} can never start: {never}"))
             if not state.waits:
-                raise InvalidJob(f"job {self.job_id} ended before it began: {state.state.lower()}, {state.reason}")
+                why = gpu_ledger.why(self.job_id) or f"{state.state.lower()}, {state.reason}"
+                raise InvalidJob(f"job {self.job_id} ended before it began: {why}")
             text = self._in_words(state)
             if on_state is not None and text != shown:
                 on_state(State("queued", text))
@@ -102,6 +103,8 @@ class Allocation:
         if state.start not in ("", "N/A"):
             today = time.strftime("%Y-%m-%dT")
             parts.append(f"may start at {state.start.removeprefix(today).replace('T', ' ')}")
+        if gpus := gpu_ledger.in_words():
+            parts.append(gpus)
         return "; ".join(parts)
 
     def release(self) -> None:

@@ -9,7 +9,7 @@ from labkit.clusters.agent import LaunchPlan, NodeInfo, Nodes, NodesConnection, 
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.job import InvalidJob
 from labkit.clusters.run import Run
-from labkit.clusters.slurm import batch, clients
+from labkit.clusters.slurm import batch, clients, gpu_ledger
 from labkit.clusters.slurm.allocation import Allocation
 from labkit.clusters.slurm.steps import Step, Steps
 
@@ -39,7 +39,9 @@ class HeldNodes:
 
     def wait_until_ready(self, on_state: OnState | None) -> None:
         if on_state is not None:
-            on_state(State("starting", f"job {self.job_id} has {', '.join(self.names)}: Python starts there"))
+            text = f"job {self.job_id} has {', '.join(self.names)}: Python starts there"
+            gpus = gpu_ledger.in_words()
+            on_state(State("starting", f"{text}; {gpus}" if gpus else text))
         self.ready = self._nodes.wait_until_ready(_READY_LIMIT_SECONDS, on_state)
 
     def changes(self) -> dict[str, str]:
@@ -78,6 +80,8 @@ class HeldNodes:
             return str(error)
         if trouble:
             return f"Slurm says that the node is {trouble}"
+        if state.state in ("CANCELLED", "TIMEOUT") and (why := gpu_ledger.why(self.job_id)):
+            return why
         if ending := state.why_it_ended(step.messages):
             return ending.format(job=self.job_id, limit=self.asked.time or "of the partition")
         return f"{clients.said(step.messages)} (srun ended with {step.process.returncode})"

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import requests
-from classroom_person import Person
-from identity_provider import CLIENT, SECRET, identity_provider
+from classroom_person import Person, xsrf
+from identity_provider import CLIENT, SECRET, Provider, identity_provider
 from slurm_rig import SlurmRig  # beside this file
 from small_classroom import Classroom, small_classroom
 from waiting import wait_until
 
+from autograder.classroom.gpus import slurm_jobs
+from autograder.classroom.gpus.ledger import Ledger, day_of
+from autograder.classroom.gpus.watch import Watch
+from autograder.classroom.site import Gpus
 from autograder.sandbox import Sandbox
+from labkit.clusters.cluster import State
+from labkit.clusters.job import InvalidJob
+from labkit.clusters.slurm.allocation import Allocation
+from labkit.clusters.slurm.script import ResourceRequest
 from labkit.linux.free_port import free_port
 
 USER = pwd.getpwuid(os.geteuid()).pw_name
@@ -24,9 +38,12 @@ USER = pwd.getpwuid(os.geteuid()).pw_name
 class ClusterUser(Person):
     """Logs in with the account of an identity provider, without a form."""
 
+    provider: ClassVar[Provider]
+
     def __init__(self, address: str, name: str) -> None:
         self.address, self.name = address, name
         self.session = requests.Session()
+        self.provider.person = {"preferred_username": name}
         self.session.get(f"{address}/hub/oauth_login", timeout=60)
 
 
@@ -40,7 +57,7 @@ def classroom(running_rig: SlurmRig, tmp_path_factory: pytest.TempPathFactory) -
     shared.mkdir()
     secret.write_text(SECRET)
     with identity_provider() as provider:
-        provider.person = {"preferred_username": USER}
+        ClusterUser.provider = provider
         made.site.write_text(
             f'[hub]\naddress = "{made.address}"\n'
             f'[course]\nname = "small-course"\nlearners = ["{USER}", "grace"]\n'
@@ -51,6 +68,8 @@ def classroom(running_rig: SlurmRig, tmp_path_factory: pytest.TempPathFactory) -
             f"prologue = \"export LABKIT_ROOT='{made.root}' HOME='{made.root}/home' PYTHONPATH='{Path.cwd()}'\"\n"
         )
         (made.root / "home").mkdir()
+        with made.site.open("a") as file:
+            file.write('[gpus]\npartition = "lab"\nlongest_minutes = 10\n')
         log = Path.home() / ".labkit-server.log"  # sbatch writes it to the home that the system knows
         existed = log.exists()
         yield made
@@ -58,6 +77,7 @@ def classroom(running_rig: SlurmRig, tmp_path_factory: pytest.TempPathFactory) -
             log.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classroom, rig: SlurmRig) -> None:
     """With the lab and nbgrader's exchange in it. The hub's own address is all that it reaches the hub by."""
     with classroom.running():
@@ -86,9 +106,138 @@ def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classr
                 print("refused", refused.code)
         """
         assert learner.run("\n".join(line[12:] for line in tried.splitlines())).strip() == "refused 400"
+        _borrow(learner, classroom, rig)
         page = learner.get("/hub/home")
         token = next(c.value for c in learner.session.cookies if c.name == "_xsrf" and c.path == "/hub/")
         url, headers = f"{classroom.address}/hub/api/users/{USER}/server", {"X-XSRFToken": str(token)}
         assert page.ok and learner.session.delete(url, headers=headers, timeout=120).status_code in (202, 204)
         wait_until(lambda: not rig.jobs(), seconds=120)
         assert not mark.exists()
+
+
+def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
+    """Borrow a GPU by the course's preset, until an instructor ends it; then try to change the ledger."""
+    cell = """
+        %load_ext labkit
+        %cluster slurm
+        get_ipython().run_cell_magic("torchrun", "", 'import time; print("rank is here", flush=True); time.sleep(600)')
+    """
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(learner.run, "\n".join(line[8:] for line in cell.splitlines()))
+        page = None
+        try:
+            wait_until(lambda: len(rig.jobs()) == 2 or running.done(), seconds=120)
+            assert not running.done(), running.result()
+            instructor = ClusterUser(classroom.address, "instructor")
+            gpus = f"{classroom.address}/services/gpus/"
+            wait_until(lambda: ">Stop<" in instructor.session.get(gpus, timeout=60).text, seconds=120)
+            page = instructor.session.get(gpus, timeout=60).text
+            job = re.search(r'name="job" value="(\d+)"', page)
+            assert job is not None and 'name="job" value="' not in learner.session.get(gpus, timeout=60).text
+            form = {"job": job[1]}
+            assert instructor.session.post(f"{gpus}stop", data=form, timeout=60).status_code == 403, (
+                "without XSRF token"
+            )
+            own = {**form, "_xsrf": next(c.value for c in learner.session.cookies if c.path == "/services/gpus/")}
+            assert learner.session.post(f"{gpus}stop", data=own, timeout=60).status_code == 403
+            assert job[1] in rig.jobs()
+            stopped = instructor.session.post(f"{gpus}stop", data={**form, "_xsrf": xsrf(page)}, timeout=60)
+            assert stopped.ok, stopped.text
+        finally:
+            if page is None:
+                rig.clear()
+        output = running.result(240)
+    assert "slurm: 1 node of 1 ranks each and 1 GPU, partition lab" in output, output
+    assert f"job {job[1]} was cancelled by instructor, an instructor" in output, output
+    asked = "from labkit.clusters.slurm import gpu_ledger\nprint(gpu_ledger.in_words())"
+    wait_until(lambda: re.search(r"^[1-9]\d* GPU-seconds used today, \d+ left", learner.run(asked)), seconds=120)
+    tried = """
+        import os, urllib.request, urllib.error
+        head = {"Authorization": "token " + os.environ["JUPYTERHUB_API_TOKEN"]}
+        address = os.environ["LABKIT_GPU_LEDGER"]
+        for method in ("POST", "PUT", "DELETE"):
+            try:
+                print(urllib.request.urlopen(urllib.request.Request(address, b"{}", head, method=method)).status)
+            except urllib.error.HTTPError as refused:
+                print(refused.code)
+    """
+    answers = learner.run("\n".join(line[8:] for line in tried.splitlines())).split()
+    assert len(answers) == 3 and set(answers) <= {"403", "405"}, answers
+    ledger = classroom.folder / "hub" / "gpus.sqlite"
+    assert ledger.stat().st_mode & 0o777 == 0o600 and classroom.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmRig, tmp_path: Path) -> None:
+    def submit(*options: str) -> str:
+        return rig.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600", *options)
+
+    path, limits = tmp_path / "gpus.sqlite", Gpus(seconds_per_day=3600, longest_minutes=5, most_ranks=2)
+    # of all that a learner chooses for it, nothing is believed
+    forged = "x\n   JOB_GRES=gpu:0 UserId=grace(1)\n7|grace|RUNNING|1|2|1|1|1|gres:gpu:4|N/A|N/A|N/A"
+    good = submit("--nodes=2", "--ntasks=2", "--gpus-per-node=1", f"--job-name={forged}", "--time=20")
+    wide = submit("--ntasks=3", "--gpus-per-node=1", "--nodes=1")
+    greedy = submit("--ntasks=2", "--gpus-per-node=2", "--nodes=2")
+    cores = submit("--ntasks=3", "--time=20")
+    watch = Watch(Ledger(path), limits, [USER, "grace"])
+
+    def state(job: str) -> str:
+        return rig.ask("squeue", "--noheader", "--states=all", "--format=%T %l", f"--jobs={job}")
+
+    def looked(job: str, wanted: str) -> bool:
+        watch.look()
+        assert not watch.problem, watch.problem
+        return state(job).startswith(wanted)
+
+    for job in (wide, greedy):
+        wait_until(lambda job=job: looked(job, "CANCELLED"), seconds=120)
+    wait_until(lambda: looked(good, "RUNNING 5:00"), seconds=120)
+    assert state(cores).split()[1] == "20:00", "a job without GPUs is nobody's business"
+    assert [(job.id, gpus) for job, gpus in watch.jobs] == [(good, 2)]
+    texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time())}
+    assert "3 ranks" in texts[wide] and "4 ranks" in texts[greedy] and "lowered to 5 minutes" in texts[good]
+    # a hub that was restarted, with less for everybody
+    watch = Watch(Ledger(path), limits.model_copy(update={"seconds_per_day": 1}), [USER, "grace"])
+    wait_until(lambda: looked(good, "CANCELLED"), seconds=120)
+    watch.look()
+    texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time()) if "are used" in one.text}
+    assert "today's 1 GPU-seconds are used" in texts[good]
+    ended = [job for job in slurm_jobs.jobs_of([USER]) if job.has_run]
+    days = {day_of(moment) for job in ended for moment in (job.start, job.end)}
+    used = sum(watch.ledger.used(day).get(USER, 0) for day in days)
+    assert used == sum(job.asked_gpus * (job.end - job.start) for job in ended)
+    rig.clear()
+
+
+def test_a_cell_that_waits_shows_its_place_and_what_the_ledger_says(
+    rig: SlurmRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.headers["Authorization"] == "token of-this-learner"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"used": 12, "left": 48, "seconds_per_day": 60, "notices": []}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    rig.ask("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
+    wait_until(lambda: rig.ask("squeue", "--noheader", "--states=RUNNING", "--format=%i"))
+    with HTTPServer(("127.0.0.1", 0), Hub) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        monkeypatch.setenv("LABKIT_GPU_LEDGER", f"http://127.0.0.1:{hub.server_port}/mine")
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "of-this-learner")
+        allocation = Allocation(ResourceRequest(1, 1, gpus_per_node=1))
+        shown: list[str] = []
+
+        def on_state(state: State) -> None:
+            shown.append(state.text)
+            if "in the queue" in state.text:
+                rig.ask("scancel", allocation.job_id)
+
+        with pytest.raises(InvalidJob, match="ended before it began"):
+            allocation.wait(on_state)
+        allocation.release()
+        hub.shutdown()
+    rig.clear()
+    assert "about 1st in the queue" in shown[-1] and "12 GPU-seconds used today, 48 left" in shown[-1]

@@ -1,0 +1,9 @@
+"""GPUs that a course shares: who has used how much of them, as Slurm says, and limits that learners cannot lift.
+
+configure.py     the hub's service, and the preset of `%cluster` in learners' servers
+slurm_jobs.py    the course's jobs, as Slurm says
+ledger.py        who had how many GPUs from when to when; a file of the hub's
+watch.py         looks at the jobs every few seconds
+rules.py         which jobs are cancelled or shortened, and why
+service.py       answers cells, and shows instructors a page
+"""

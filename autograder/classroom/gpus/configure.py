@@ -1,0 +1,44 @@
+"""JupyterHub's settings for GPUs that cells borrow."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from autograder.classroom import configured
+from autograder.classroom.configured import Classroom
+from autograder.classroom.site import GPU_SERVICE, Gpus, Slurm
+from labkit.clusters.kinds import PRESETS
+from labkit.clusters.slurm.gpu_ledger import ADDRESS
+
+
+def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
+    """Add the ledger to JupyterHub `c`, and let servers ask it with their own tokens. Roles and spawner are set."""
+    command = [sys.executable, "-P", "-m", "autograder.classroom.gpus.service"]
+    passed_on = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
+    c.JupyterHub.services.append(
+        {
+            "name": GPU_SERVICE,
+            "url": classroom.gpus_url,
+            "command": configured.ending_with_hub(command),
+            "environment": {**classroom.service_environment, **configured.passed_on(), **passed_on},
+            "oauth_no_confirm": True,
+        }
+    )
+    access = f"access:services!service={GPU_SERVICE}"
+    next(role for role in c.JupyterHub.load_roles if role["name"] == "user")["scopes"].append(access)
+    c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", access]
+    slurm = classroom.site.servers.slurm
+    assert slurm is not None, "site.load has checked it"
+    c.SlurmSpawner.environment.update(environment(classroom, gpus, slurm))
+
+
+def environment(classroom: Classroom, gpus: Gpus, slurm: Slurm) -> dict[str, str]:
+    """Return the variables of learners' servers."""
+    preset = {"nnodes": gpus.nnodes, "gpus_per_node": gpus.gpus_per_node, "time": str(gpus.longest_minutes)}
+    if gpus.partition:
+        preset["partition"] = gpus.partition
+    hub = slurm.hub_address or classroom.site.hub.address
+    return {PRESETS: json.dumps({gpus.cluster: preset}), ADDRESS: f"{hub}/services/{GPU_SERVICE}/mine"}

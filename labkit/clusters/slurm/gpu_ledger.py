@@ -1,0 +1,57 @@
+"""What the course's hub says about borrowed GPUs: how much of today's is used, and why it ended a job.
+
+A hub that does not answer, or not soon, is as no hub: nothing that it says is needed for a run.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+import urllib.request
+from typing import Any
+
+ADDRESS = "LABKIT_GPU_LEDGER"
+"""Environment variable: the address of the own account in the ledger. Unset outside of a hub."""
+_TOKEN = "JUPYTERHUB_API_TOKEN"
+_LIMIT_SECONDS = 5.0
+_PAUSE_SECONDS = 60.0
+_not_before = 0.0
+
+
+def _account() -> dict[str, Any]:
+    """Return the own account: `used` and `left` in GPU-seconds, and `notices` with `job` and `text`.
+
+    Empty if there is no ledger, or if it does not answer.
+    """
+    global _not_before
+    address = os.environ.get(ADDRESS, "")
+    if not address:
+        return {}
+    request = urllib.request.Request(address, headers={"Authorization": f"token {os.environ.get(_TOKEN, '')}"})
+    try:
+        with urllib.request.urlopen(request, timeout=_LIMIT_SECONDS) as answer:
+            found = json.load(answer)
+            return {"used": int(found["used"]), "left": int(found["left"]), "notices": list(found["notices"])}
+    except (OSError, ValueError, TypeError, LookupError, http.client.HTTPException):
+        _not_before = time.monotonic() + _PAUSE_SECONDS
+        return {}
+
+
+def in_words() -> str:
+    """Return `120 GPU-seconds used today, 3480 left`; empty if the ledger says nothing.
+
+    A ledger that does not answer is then not asked for a minute, since a cell that waits asks again and again.
+    """
+    if time.monotonic() < _not_before:
+        return ""
+    found = _account()
+    return f"{found['used']} GPU-seconds used today, {found['left']} left" if found else ""
+
+
+def why(job_id: str) -> str:
+    """Return why the hub has ended or shortened a job; empty if it has not."""
+    notices = _account().get("notices", [])
+    texts = [str(one.get("text")) for one in notices if isinstance(one, dict) and one.get("job") == job_id]
+    return texts[0] if texts else ""
