@@ -48,7 +48,7 @@ class Person:
     def start_server(self) -> None:
         """Visit the hub's page for one's own server until it is ready; the visit also gives the server's cookies."""
         page = self.session.get(f"{self.address}/hub/spawn", timeout=120)
-        limit = time.monotonic() + 180  # on a machine that does much else
+        limit = time.monotonic() + 240
         while "/hub/" in page.url and time.monotonic() < limit:
             assert "Error" not in page.text.partition("<title>")[2].partition("</title>")[0], page.text
             time.sleep(0.3)

@@ -80,7 +80,7 @@ class HeldNodes:
             return str(error)
         if trouble:
             return f"Slurm says that the node is {trouble}"
-        if state.state in ("CANCELLED", "TIMEOUT") and (why := gpu_ledger.why(self.job_id)):
+        if state.state in ("CANCELLED", "COMPLETING", "TIMEOUT") and (why := gpu_ledger.why(self.job_id)):
             return why
         if ending := state.why_it_ended(step.messages):
             return ending.format(job=self.job_id, limit=self.asked.time or "of the partition")
