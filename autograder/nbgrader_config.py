@@ -61,3 +61,6 @@ c.AssignLatePenalties.plugin_class = "autograder.marks.late.LateRule"
 # The lab's own feedback pages, see autograder/feedback/page.py
 c.GenerateFeedback.exporter_class = "autograder.feedback.page.FeedbackExporter"
 c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.GetGrades"]
+
+# In the formgrader, HTML in learners' answers is text
+c.HTMLExporter.filters = {"markdown2html": "autograder.feedback.markdown.markdown2html"}
