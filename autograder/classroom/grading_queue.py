@@ -14,9 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from autograder.classroom.cached_reads import CachedReads
 from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.folders import Folders
+from autograder.classroom.overview.judged import JudgedExercise
 from autograder.classroom.site import Site
 from autograder.intake.keeping import write_json
 from autograder.intake.stamps import told_time
@@ -51,6 +54,12 @@ class Done:
     score: float = 0.0
     max_score: float = 0.0
     problem: str = ""
+    exercises: tuple[JudgedExercise, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Done:
+        """The inverse of `dataclasses.asdict`."""
+        return cls(**{**data, "exercises": tuple(map(JudgedExercise.from_json, data.get("exercises", ())))})
 
     @property
     def day(self) -> str:
@@ -81,6 +90,7 @@ class GradingQueue:
         self._inbound, self._records = inbound, records
         self._assignments, self._tries = tuple(assignments), tries_per_day
         self._behind: list[str] = []
+        self._done = CachedReads(_read_records)
 
     @classmethod
     def of(cls, folders: Folders, site: Site) -> GradingQueue:
@@ -123,9 +133,21 @@ class GradingQueue:
 
     def done(self) -> list[Done]:
         """Return all records, oldest first."""
-        paths = (path for path in self._records.glob("*/*.json") if not path.name.startswith("."))  # whole ones
-        found = [Done(**json.loads(path.read_text())) for path in paths]
+        found = [one for folder in self._records.glob("*/") for one in self._done(folder)]
         return sorted(found, key=lambda one: one.finished)
+
+    def newest(self) -> dict[tuple[str, str], Submission]:
+        """Return the newest submission by learner and assignment, done or not."""
+        newest: dict[tuple[str, str], Submission] = {}
+        for one in self._arrived():
+            key = (one.learner, one.assignment)
+            if key not in newest or one.claimed > newest[key].claimed:
+                newest[key] = one
+        return newest
+
+    def is_done(self, submission: Submission) -> bool:
+        """Return whether there is a record of a submission."""
+        return self._record(submission).exists()
 
     def begin(self, submission: Submission) -> None:
         """Record that a submission is being judged."""
@@ -153,12 +175,7 @@ class GradingQueue:
 
     def _newest(self) -> list[Submission]:
         """Return the newest submission of each learner for each assignment, unless it is done."""
-        newest: dict[tuple[str, str], Submission] = {}
-        for one in self._arrived():
-            key = (one.learner, one.assignment)
-            if key not in newest or one.claimed > newest[key].claimed:
-                newest[key] = one
-        return [one for one in newest.values() if not self._record(one).exists()]
+        return [one for one in self.newest().values() if not self.is_done(one)]
 
     def _record(self, submission: Submission) -> Path:
         return self._records / submission.learner / f"{submission.path.name}.json"
@@ -183,6 +200,11 @@ class GradingQueue:
                     whole = os.path.lexists(os.path.join(entry.path, "submission_secret.txt"))
                     if claimed is not None and stat.S_ISDIR(status.st_mode) and whole:
                         yield Submission(learner, parts[0], claimed, Path(entry.path), status.st_ctime)
+
+
+def _read_records(folder: Path) -> list[Done]:
+    """Return the records of one learner; write_json begins with a file whose name starts with a dot."""
+    return [Done.from_json(json.loads(path.read_text())) for path in folder.glob("[!.]*.json")]
 
 
 def in_turn(ready: Iterable[Submission], served: Sequence[str]) -> list[Submission]:

@@ -25,6 +25,7 @@ from autograder.classroom.challenges.grader import EntryGrader, now
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.exchange import ReleaseFeedback
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission
+from autograder.classroom.overview.judged import judged_exercises
 from autograder.course import Course, CourseFailed
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
@@ -88,13 +89,14 @@ class GradingService:
             return Done(one.learner, one.assignment, one.path.name, now(), judged=False, problem=refused)
         self._course.autograde(one.assignment, one.learner)
         score, most = self._return(one)
+        exercises = tuple(judged_exercises(self._folders.course, one.learner, one.assignment))
         if best := self._better(one, score):
             # the learner has the feedback on this one; what the gradebook keeps is the earlier one
             submitted = self._folders.course / "submitted" / one.learner / one.assignment
             if bring_back(submitted, self._folders.course / COLLECTED / one.learner / one.assignment, best.folder):
                 self._course.record(one.assignment, one.learner, self._course.notebooks(one.assignment))
                 self._return(one)
-        return Done(one.learner, one.assignment, one.path.name, now(), judged=True, score=score, max_score=most)
+        return Done(one.learner, one.assignment, one.path.name, now(), True, score, most, exercises=exercises)
 
     def _return(self, one: Submission) -> tuple[float, float]:
         """Return feedback on what is graded; return its score and the highest possible one."""

@@ -18,7 +18,7 @@ import second_exercise
 from accessibility import barriers
 from classroom_in_browser import FLAGS, Formgrader, assignments, logged_in, solve
 from classroom_person import Person
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from small_classroom import ROOT, Classroom, Hub, small_classroom
 from system_packages import needs_packages, program
 
@@ -206,6 +206,9 @@ def test_an_instructor_sees_who_is_there_but_enters_no_learner_s_server(
     assert row and int(row[1]) >= 2 and int(row[2]) > 0, page
     assert 'href="/hub/admin"' in page
     assert "Servers" not in ada.get("/services/classroom/").text
+    assert "No assignment is released yet" in instructor.get("/services/classroom/class").text
+    for path in ("class", "class/grades-canvas.csv", f"class/ada/{PHASE}/{NOTEBOOK}.html"):
+        assert ada.get(f"/services/classroom/{path}").status_code == 403, path
 
 
 def test_only_people_of_the_course_log_in_and_the_first_password_counts(ada: Person, classroom: Classroom) -> None:
@@ -258,6 +261,23 @@ def test_the_course_s_page_needs_a_login_and_takes_nothing(ada: Person, classroo
     assert "default-src 'none'" in policy and "script-src" not in policy and "form-action 'none'" in policy
 
 
+def look_at_the_class(page: Page, classroom: Classroom) -> None:
+    page.goto(f"{classroom.address}/services/classroom/")
+    page.get_by_role("link", name="The class at a glance").click()
+    table = page.get_by_role("table").first
+    expect(table.get_by_role("row", name="ada")).to_contain_text("✓all marks3 of 3 points")
+    expect(table.get_by_role("row", name="grace")).to_contain_text("not handed in")
+    assert barriers(page, "html") == []
+    for kind, header in (("table", "assignment,duedate"), ("for Canvas", "Student,ID"), ("for Moodle", "Username,")):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=kind).press("Enter")
+        text = download.value.path().read_text()
+        assert text.startswith(header) and "ada" in text, text
+    shown = page.goto(f"{classroom.address}/services/classroom/class/ada/{PHASE}/{NOTEBOOK}.html")
+    assert shown is not None and shown.headers["content-security-policy"].startswith("sandbox;")
+    expect(page.locator("body")).to_contain_text("3 of 3 points")
+
+
 def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroom: Classroom, hub: Hub) -> None:
     instructor = logged_in(browser, classroom.address, "instructor", hub.password)
     formgrader = Formgrader(instructor)
@@ -287,6 +307,7 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
     expect(formgrader.frame.locator("tr", has_text="ada")).to_contain_text("3 / 3")
     formgrader.press("ada", "comment")
     formgrader.press("ada", "envelope")
+    look_at_the_class(instructor.context.new_page(), classroom)
 
     with assignments(ada):
         ada.get_by_role("button", name="Fetch Feedback").click()

@@ -19,10 +19,13 @@ from rich.console import Console
 from small_classroom import ROOT, Classroom, small_classroom
 
 from autograder.classroom import configured, demo
+from autograder.classroom import site as sites
 from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.folders import Folders
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission, in_turn
+from autograder.classroom.overview.attempts import wrong_answers
+from autograder.classroom.overview.class_reader import ClassReader, State
 from autograder.classroom.pages.rendering import page
 from autograder.classroom.pages.service import waiting_text
 from autograder.course import Course
@@ -179,3 +182,13 @@ def test_a_killed_service_loses_nothing_and_marks_come_back_with_feedback(
     pages = [page.read_text() for page in folders.in_exchange("feedback", "ada").glob("*.html")]
     assert sorted("<b>3</b> of 3 points" in page for page in pages) == [False, True], "feedback on both"
     assert {path.name for path in (folders.course / "submitted/ada" / PHASE).glob("*.ipynb")} == {path.name}
+
+    queue = GradingQueue.of(folders, sites.load(classroom.site))
+    reader = ClassReader(folders, queue)
+    states = {learner: one.exercises[0] for learner, (one,) in reader.assignments(["ada", "grace", "emmy"]).items()}
+    assert [one.state for one in states.values()] == [State.ALL_MARKS, State.SOME_MARKS, State.NOT_HANDED_IN]
+    assert states["ada"].marks is not None and states["ada"].marks.score == 3 and states["ada"].returned
+    (wrong,) = wrong_answers(reader.attempts(["ada", "grace", "emmy"]))
+    assert (wrong.lost, wrong.learners) == (("one message from each rank",), ("grace",))
+    newer = arrive(folders.in_exchange("inbound"), "grace", 2)
+    assert reader.assignments(["grace"])["grace"][0].exercises[0].newer_waits, newer

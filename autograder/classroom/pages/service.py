@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
-from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
+from jupyterhub.services.auth import HubOAuthCallbackHandler
 from tornado import ioloop, web
 
 from autograder.classroom import configured
 from autograder.classroom.challenges.entries import assignment_of
-from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.grading_queue import Done, GradingQueue, Status
 from autograder.classroom.limits import notices
-from autograder.classroom.pages import rendering
+from autograder.classroom.overview.class_reader import ClassReader
+from autograder.classroom.pages.class_pages import ClassPage, GradesFile, LearnersFeedback
+from autograder.classroom.pages.page import PREFIX, Page, today
 from autograder.classroom.pages.servers import running
-from labkit.challenges.challenge import Challenge, Row, find
-
-PREFIX = "JUPYTERHUB_SERVICE_PREFIX"
+from labkit.challenges.challenge import Row, find
 
 
 @dataclass(frozen=True)
@@ -36,11 +32,6 @@ class OwnEntry:
     score: float
     """In the challenge's unit; 0 if it does not count."""
     fault: str
-
-
-def today() -> str:
-    """Return the day in UTC, ISO 8601."""
-    return datetime.now(UTC).date().isoformat()
 
 
 def waiting_text(status: Status) -> str:
@@ -57,66 +48,6 @@ def waiting_text(status: Status) -> str:
 def utc_minute(moment: float) -> str:
     """Return a Unix time in UTC, to the minute."""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
-
-
-class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # JupyterHub has no types
-    """A page for people of the course."""
-
-    def initialize(self, classroom: configured.Classroom) -> None:
-        """classroom: its settings and folders."""
-        self.classroom = classroom
-
-    def set_default_headers(self) -> None:
-        """Forbid scripts, frames and forms."""
-        for name, value in rendering.HEADERS.items():
-            self.set_header(name, value)
-
-    async def prepare(self) -> None:
-        """Ask the hub who this is, without blocking other requests."""
-        await self.hub_auth.get_user(self, sync=False)
-
-    @property
-    def user(self) -> str:
-        return str(self.current_user["name"])
-
-    def show(self, template: str, **values: Any) -> None:
-        """Answer with a page."""
-        course = self.classroom.site.course.name
-        self.finish(rendering.page(template, prefix=os.environ[PREFIX], course=course, **values))
-
-    def write_error(self, status_code: int, **details: Any) -> None:
-        """Answer with what is wrong."""
-        problem = details.get("exc_info", (None, None))[1]
-        message = problem.log_message if isinstance(problem, web.HTTPError) and problem.log_message else ""
-        self.show("error", status=status_code, reason=http.client.responses.get(status_code, "Error"), message=message)
-
-    def challenge(self, name: str) -> Challenge:
-        """Return a challenge that is shown. Raises `web.HTTPError`."""
-        shown = self.classroom.site.challenges
-        if name not in (*shown.open, *shown.traces):
-            raise web.HTTPError(404, f"No challenge {name!r} is open in this course.")
-        return find(name)
-
-    @property
-    def is_instructor(self) -> bool:
-        return self.user in self.classroom.site.course.instructors
-
-    @property
-    def hub_process(self) -> psutil.Process:
-        """The hub, which has started this service and all servers."""
-        return psutil.Process(os.getppid())
-
-    @property
-    def queue(self) -> GradingQueue:
-        return GradingQueue.of(self.classroom.folders, self.classroom.site)
-
-    def queue_status(self) -> list[Status]:
-        """Return how it is with the learner's submissions and entries."""
-        return self.queue.status(self.user, today())
-
-    @property
-    def leaderboard(self) -> Leaderboard:
-        return Leaderboard(self.classroom.folders.challenges)
 
 
 class Index(Page):
@@ -207,12 +138,17 @@ class Elsewhere(Page):
 
 def application(classroom: configured.Classroom) -> web.Application:
     """Return the service's web application."""
-    prefix, given = os.environ[PREFIX], {"classroom": classroom}
+    queue = GradingQueue.of(classroom.folders, classroom.site)
+    given = {"classroom": classroom, "queue": queue, "reader": ClassReader(classroom.folders, queue)}
+    prefix = os.environ[PREFIX]
     return web.Application(
         [
             (prefix, Index, given),
             (f"{prefix}challenges/([a-z0-9_]+)", ChallengePage, given),
             (rf"{prefix}challenges/([a-z0-9_]+)/([0-9a-f]+)/(\d{{1,3}})\.json", TraceFile, given),
+            (f"{prefix}class", ClassPage, given),
+            (rf"{prefix}class/grades-(csv|canvas|moodle)\.csv", GradesFile, given),
+            (rf"{prefix}class/([a-z0-9._-]+)/(\w+)/(\w+)\.html", LearnersFeedback, given),
             (f"{prefix}oauth_callback", HubOAuthCallbackHandler),
         ],
         default_handler_class=Elsewhere,

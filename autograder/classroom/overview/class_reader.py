@@ -1,0 +1,193 @@
+"""The class as it is now: each learner's exercises, attempts and feedback, read from the folders that the hub owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+
+from autograder.classroom.cached_reads import CachedReads
+from autograder.classroom.folders import Folders
+from autograder.classroom.grading_queue import Done, GradingQueue, Submission
+from autograder.classroom.overview.attempts import Attempt, changed_attempts
+from autograder.classroom.overview.folder_records import collected, feedback_pages
+from autograder.classroom.overview.gradebook_marks import GradebookMarks, NotebookMarks, gradebook_marks
+from autograder.classroom.overview.judged import read_verdicts
+from autograder.intake.folder import printable
+from labkit.catalogue import Exercise, all_exercises
+
+_ROUNDING = timedelta(seconds=1)
+
+
+class State(Enum):
+    """State of one exercise of one learner; the value is the word for it."""
+
+    NOT_HANDED_IN = "not handed in"
+    WAITS = "to be graded"
+    FAILED = "grader failed"
+    BY_HAND = "to be looked at by hand"
+    NOT_WRITTEN = "nothing written"
+    NO_MARKS = "no marks"
+    SOME_MARKS = "some marks"
+    ALL_MARKS = "all marks"
+
+
+@dataclass(frozen=True)
+class ExerciseStatus:
+    """One exercise of one learner."""
+
+    exercise: Exercise
+    state: State
+    marks: NotebookMarks | None
+    """None before it is graded."""
+    attempts: int
+    """Number of judged submissions in which it was changed."""
+    newer_waits: bool
+    """Whether it has marks, and a newer submission waits."""
+    feedback: bool
+    """Whether there is a feedback page."""
+    returned: str
+    """File name of that page in the exchange, where the learner finds it; empty before it is returned."""
+
+
+@dataclass(frozen=True)
+class AssignmentStatus:
+    """One released assignment of one learner. Times are in UTC, without a time zone."""
+
+    name: str
+    due: datetime | None
+    handed_in: datetime | None
+    """The newest submission: of one that is collected, the hub's time; else the time that it claims."""
+    waits: bool
+    """Whether that submission is not graded yet."""
+    exercises: tuple[ExerciseStatus, ...]
+
+
+class ClassReader:
+    """folders: of the classroom. queue: its grading queue, whose records are read."""
+
+    def __init__(self, folders: Folders, queue: GradingQueue) -> None:
+        self._folders, self._queue = folders, queue
+        self._gradebook = CachedReads(gradebook_marks)
+        self._verdicts = CachedReads(read_verdicts)
+        self._collected = CachedReads(collected)
+        self._pages = CachedReads(feedback_pages)
+        self._returned = CachedReads(lambda folder: {path.name for path in folder.glob("[!.]*.html")})
+
+    def released(self) -> dict[str, list[Exercise]]:
+        """Return the exercises that are released, by assignment."""
+        found: dict[str, list[Exercise]] = {}
+        for exercise in all_exercises():
+            if (self._folders.course / "release" / exercise.notebook_name).is_file():
+                found.setdefault(exercise.phase, []).append(exercise)
+        return found
+
+    def gradebook(self) -> GradebookMarks:
+        """Return all marks and due dates."""
+        return self._gradebook(self._folders.course / "gradebook.db")
+
+    def assignments(self, learners: Sequence[str]) -> dict[str, list[AssignmentStatus]]:
+        """Return how it is with each learner's assignments."""
+        released = self.released()
+        arrivals = GradingQueue(self._folders.in_exchange("inbound"), self._folders.graded, list(released), 1).newest()
+        attempts = self.attempts(learners)
+        return {
+            learner: [
+                self._assignment(learner, name, exercises, arrivals.get((learner, name)), attempts)
+                for name, exercises in released.items()
+            ]
+            for learner in learners
+        }
+
+    def attempts(self, learners: Iterable[str]) -> dict[tuple[str, str], list[Attempt]]:
+        """Return the attempts by learner and exercise, in the course's order of exercises.
+
+        Submissions that were graded as they came in have records. Of others only the last verdict is known.
+        """
+        records: dict[tuple[str, str], list[Done]] = {}
+        for one in self._queue.done():
+            records.setdefault((one.learner, one.assignment), []).append(one)
+        released, found = self.released(), {}
+        for assignment, exercises in released.items():
+            for exercise in exercises:
+                for learner in learners:
+                    own = records.get((learner, assignment), [])
+                    attempts = self._attempts_at(exercise.name, learner, assignment, own)
+                    if attempts:
+                        found[learner, exercise.name] = attempts
+        return found
+
+    def _attempts_at(self, exercise: str, learner: str, assignment: str, records: Iterable[Done]) -> list[Attempt]:
+        found = [
+            Attempt(one.finished, judged) for one in records for judged in one.exercises if judged.exercise == exercise
+        ]
+        known = {one.judged.key for one in found}
+        place = Path(learner, assignment)
+        for judged in self._verdicts(self._folders.course / "verdicts" / place).exercises:
+            if judged.exercise == exercise and judged.key not in known:
+                handed_in = self._collected(self._folders.course / "collected" / place).handed_in
+                at = "" if handed_in is None else handed_in.replace(tzinfo=UTC).isoformat(timespec="seconds")
+                found.append(Attempt(at, judged))
+        return changed_attempts(found)
+
+    def _assignment(
+        self,
+        learner: str,
+        name: str,
+        exercises: Sequence[Exercise],
+        newest: Submission | None,
+        attempts: Mapping[tuple[str, str], Sequence[Attempt]],
+    ) -> AssignmentStatus:
+        course, place, gradebook = self._folders.course, Path(learner, name), self.gradebook()
+        kept = self._collected(course / "collected" / place)
+        uncollected = (
+            newest is not None and printable(newest.path.name) not in kept.sources and not self._queue.is_done(newest)
+        )
+        graded_at = gradebook.handed_in.get((learner, name))
+        ungraded = (course / "submitted" / place).is_dir() and (
+            graded_at is None or (kept.handed_in is not None and abs(kept.handed_in - graded_at) > _ROUNDING)
+        )
+        handed_in = newest.claimed if uncollected and newest is not None else kept.handed_in or graded_at
+        verdicts = self._verdicts(course / "verdicts" / place)
+        pages, returned = self._pages(course / "feedback" / place), self._returned(self._feedback(learner))
+
+        def status(exercise: Exercise) -> ExerciseStatus:
+            notebook = Path(exercise.notebook_name).stem
+            marks = gradebook.marks.get((learner, name, notebook))
+            judged = next((one for one in verdicts.exercises if one.exercise == exercise.name), None)
+            waits = uncollected or ungraded
+            page = pages.get(notebook, "")
+            return ExerciseStatus(
+                exercise,
+                State.FAILED if notebook in verdicts.failed else _state(marks, waits, judged is None or judged.written),
+                marks if marks is not None and marks.is_judged else None,
+                len(attempts.get((learner, exercise.name), ())),
+                waits and marks is not None and marks.is_judged,
+                notebook in pages,
+                page if page in returned else "",
+            )
+
+        return AssignmentStatus(
+            name,
+            gradebook.due_for(learner, name),
+            handed_in,
+            uncollected or ungraded,
+            tuple(map(status, exercises)),
+        )
+
+    def _feedback(self, learner: str) -> Path:
+        return self._folders.in_exchange("feedback", learner)
+
+
+def _state(marks: NotebookMarks | None, waits: bool, written: bool) -> State:
+    if marks is None or not marks.is_judged:
+        return State.WAITS if waits or marks is not None else State.NOT_HANDED_IN
+    if marks.by_hand:
+        return State.BY_HAND
+    if marks.score >= marks.points:
+        return State.ALL_MARKS
+    if marks.score > 0:
+        return State.SOME_MARKS
+    return State.NO_MARKS if written else State.NOT_WRITTEN

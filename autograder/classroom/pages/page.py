@@ -1,0 +1,82 @@
+"""A page of the service: who asks, what is asked about, and how it is answered."""
+
+from __future__ import annotations
+
+import http.client
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+from jupyterhub.services.auth import HubOAuthenticated
+from tornado import web
+
+from autograder.classroom import configured
+from autograder.classroom.challenges.leaderboard import Leaderboard
+from autograder.classroom.grading_queue import GradingQueue, Status
+from autograder.classroom.overview.class_reader import ClassReader
+from autograder.classroom.pages import rendering
+from labkit.challenges.challenge import Challenge, find
+
+PREFIX = "JUPYTERHUB_SERVICE_PREFIX"
+
+
+def today() -> str:
+    """Return the day in UTC, ISO 8601."""
+    return datetime.now(UTC).date().isoformat()
+
+
+class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # JupyterHub has no types
+    """A page for people of the course."""
+
+    def initialize(self, classroom: configured.Classroom, queue: GradingQueue, reader: ClassReader) -> None:
+        """classroom: its settings and folders. queue, reader: of the classroom; they remember what they have read."""
+        self.classroom, self.queue, self.reader = classroom, queue, reader
+
+    def set_default_headers(self) -> None:
+        """Forbid scripts, frames and forms."""
+        for name, value in rendering.HEADERS.items():
+            self.set_header(name, value)
+
+    async def prepare(self) -> None:
+        """Ask the hub who this is, without blocking other requests."""
+        await self.hub_auth.get_user(self, sync=False)
+
+    @property
+    def user(self) -> str:
+        return str(self.current_user["name"])
+
+    def show(self, template: str, **values: Any) -> None:
+        """Answer with a page."""
+        course = self.classroom.site.course.name
+        self.finish(rendering.page(template, prefix=os.environ[PREFIX], course=course, **values))
+
+    def write_error(self, status_code: int, **details: Any) -> None:
+        """Answer with what is wrong."""
+        problem = details.get("exc_info", (None, None))[1]
+        message = problem.log_message if isinstance(problem, web.HTTPError) and problem.log_message else ""
+        self.show("error", status=status_code, reason=http.client.responses.get(status_code, "Error"), message=message)
+
+    def challenge(self, name: str) -> Challenge:
+        """Return a challenge that is shown. Raises `web.HTTPError`."""
+        shown = self.classroom.site.challenges
+        if name not in (*shown.open, *shown.traces):
+            raise web.HTTPError(404, f"No challenge {name!r} is open in this course.")
+        return find(name)
+
+    @property
+    def is_instructor(self) -> bool:
+        return self.user in self.classroom.site.course.instructors
+
+    @property
+    def hub_process(self) -> psutil.Process:
+        """The hub, which has started this service and all servers."""
+        return psutil.Process(os.getppid())
+
+    def queue_status(self) -> list[Status]:
+        """Return how it is with the learner's submissions and entries."""
+        return self.queue.status(self.user, today())
+
+    @property
+    def leaderboard(self) -> Leaderboard:
+        return Leaderboard(self.classroom.folders.challenges)

@@ -1,0 +1,96 @@
+"""The class at a glance: who is stuck on which check since when, and which wrong answers are common."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from autograder.classroom.cached_reads import CachedReads
+from autograder.classroom.overview.attempts import (
+    Attempt,
+    StuckLearner,
+    WrongAnswer,
+    changed_attempts,
+    stuck_learners,
+    wrong_answers,
+)
+from autograder.classroom.overview.judged import JudgedExercise, read_verdicts
+from autograder.verdict import Verdict
+from autograder.verdicts.store import GradingTask, StoredVerdict, VerdictStore
+from labkit.checks import Report
+from labkit.checks.report import CheckResult
+
+
+def attempt(day: int, *lost: str, key: str = "", written: bool = True, following: tuple[str, ...] = ()) -> Attempt:
+    return Attempt(
+        f"2026-12-{day:02}T10:00:00+00:00", JudgedExercise("p/x", key or str(day), 0, 3, lost, following, written)
+    )
+
+
+def test_attempts_without_a_change_or_without_an_answer_do_not_count() -> None:
+    first, changed = attempt(2, "a"), attempt(4, "a", "b")
+    assert changed_attempts([attempt(1, written=False), first, attempt(3, "a", key="2"), changed]) == [first, changed]
+
+
+def test_a_learner_is_stuck_on_a_check_since_the_first_attempt_that_lost_it() -> None:
+    attempts = {
+        ("ada", "p/x"): [attempt(1, "a"), attempt(2), attempt(3, "a"), attempt(4, "a", "b"), attempt(5, "a", "c")],
+        ("grace", "p/x"): [attempt(1, "b"), attempt(2, "a")],
+        ("alan", "p/x"): [attempt(1, "a", "b", following=("b",)), attempt(2, "a", "b", following=("b",))],
+    }
+    assert stuck_learners(attempts) == [
+        StuckLearner("ada", "p/x", "a", "2026-12-03T10:00:00+00:00", 3),
+        StuckLearner("alan", "p/x", "a", "2026-12-01T10:00:00+00:00", 2),
+    ]
+
+
+def test_wrong_answers_are_grouped_by_the_checks_that_the_last_attempt_loses() -> None:
+    attempts = {
+        ("ada", "p/x"): [attempt(1, "b"), attempt(2, "a", "b")],
+        ("grace", "p/x"): [attempt(3, "a", "b")],
+        ("alan", "p/x"): [attempt(1, "a")],
+        ("emmy", "p/x"): [attempt(1, "a"), attempt(2)],
+    }
+    assert wrong_answers(attempts) == [
+        WrongAnswer("p/x", ("a", "b"), ("grace", "ada")),
+        WrongAnswer("p/x", ("a",), ("alan",)),
+    ]
+
+
+def test_stored_verdicts_are_read_without_the_judge(tmp_path: Path) -> None:
+    store, task = VerdictStore(tmp_path), GradingTask("ada", "p", "01_x")
+    results = [
+        CheckResult("sum", 2, 2),
+        CheckResult("order", 1, 0, seen="rank 1 was first"),
+        CheckResult("time", 3, 0, seen="2 s", cause="order"),
+        CheckResult("GPU", 1, 0, skipped="no GPU"),
+    ]
+    store.keep(task, StoredVerdict("key", Verdict({"g": Report("p/x", results, 1)}), 0.1))
+    (found,) = read_verdicts(tmp_path / "verdicts/ada/p").exercises
+    assert found == JudgedExercise("p/x", "key", 2, 6, ("order", "time"), ("time",), written=True)
+    for gaps in ([CheckResult("sum", 2, 0)], [CheckResult("sum", 2, 0, seen="it stopped", unwritten=True)]):
+        follows = CheckResult("time", 3, 0, seen="nothing", cause="sum")
+        store.keep(task, StoredVerdict("key", Verdict({"g": Report("p/x", [*gaps, follows], 1)}), 0.1))
+        assert not read_verdicts(tmp_path / "verdicts/ada/p").exercises[0].written
+    store.fail(task, "no memory", 1)
+    (tmp_path / "verdicts/ada/p/02_y.json").write_text("{damaged")
+    verdicts = read_verdicts(tmp_path / "verdicts/ada/p")
+    assert verdicts.failed == {"01_x"} and len(verdicts.exercises) == 1
+
+
+def test_a_folder_is_read_again_only_after_a_change(tmp_path: Path) -> None:
+    reads: list[int] = []
+
+    def read(folder: Path) -> list[str]:
+        reads.append(1)
+        return sorted(os.listdir(folder)) if folder.exists() else []
+
+    cached = CachedReads(read)
+    assert cached(tmp_path / "none") == []
+    (tmp_path / "a").write_text("")
+    cached(tmp_path), cached(tmp_path)
+    assert len(reads) == 3, "so soon after a change nothing is remembered"
+    os.utime(tmp_path, (1e9, 1e9))
+    assert cached(tmp_path) == cached(tmp_path) == ["a"] and len(reads) == 4
+    (tmp_path / "b").write_text("")
+    assert cached(tmp_path) == ["a", "b"]
