@@ -16,8 +16,8 @@ from autograder.classroom import configured
 from autograder.classroom.gpus.ledger import Ledger, day_name
 from autograder.classroom.gpus.slurm_jobs import SlurmFailed
 from autograder.classroom.gpus.watch import Watch
+from autograder.classroom.pages.page import PREFIX, Elsewhere, Page
 from autograder.classroom.pages.rendering import HEADERS
-from autograder.classroom.pages.service import PREFIX, Elsewhere, Page
 
 LOOK_SECONDS = 5.0
 """Time between looks, by which a job may overrun what is left."""

@@ -29,9 +29,9 @@ def today() -> str:
 class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # JupyterHub has no types
     """A page for people of the course."""
 
-    def initialize(self, classroom: configured.Classroom, queue: GradingQueue, reader: ClassReader) -> None:
-        """classroom: its settings and folders. queue, reader: of the classroom; they remember what they have read."""
-        self.classroom, self.queue, self.reader = classroom, queue, reader
+    def initialize(self, classroom: configured.Classroom) -> None:
+        """classroom: its settings and folders."""
+        self.classroom = classroom
 
     def set_default_headers(self) -> None:
         """Forbid scripts, frames and forms."""
@@ -73,6 +73,18 @@ class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # Jupy
         """The hub, which has started this service and all servers."""
         return psutil.Process(os.getppid())
 
+    @property
+    def queue(self) -> GradingQueue:
+        """The classroom's, which remembers what it has read."""
+        queue: GradingQueue = self.settings["queue"]
+        return queue
+
+    @property
+    def reader(self) -> ClassReader:
+        """The classroom's, which remembers what it has read."""
+        reader: ClassReader = self.settings["reader"]
+        return reader
+
     def queue_status(self) -> list[Status]:
         """Return how it is with the learner's submissions and entries."""
         return self.queue.status(self.user, today())
@@ -80,3 +92,11 @@ class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # Jupy
     @property
     def leaderboard(self) -> Leaderboard:
         return Leaderboard(self.classroom.folders.challenges)
+
+
+class Elsewhere(Page):
+    """Any other address."""
+
+    @web.authenticated
+    def get(self) -> None:
+        raise web.HTTPError(404, "There is no such page.")

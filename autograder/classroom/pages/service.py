@@ -17,7 +17,7 @@ from autograder.classroom.grading_queue import Done, GradingQueue, Status
 from autograder.classroom.limits import notices
 from autograder.classroom.overview.class_reader import ClassReader
 from autograder.classroom.pages.class_pages import ClassPage, GradesFile, LearnersFeedback
-from autograder.classroom.pages.page import PREFIX, Page, today
+from autograder.classroom.pages.page import PREFIX, Elsewhere, Page, today
 from autograder.classroom.pages.servers import running
 from labkit.challenges.challenge import Row, find
 
@@ -128,19 +128,10 @@ class TraceFile(Page):
         self.finish(path.read_bytes())
 
 
-class Elsewhere(Page):
-    """Any other address."""
-
-    @web.authenticated
-    def get(self) -> None:
-        raise web.HTTPError(404, "There is no such page.")
-
-
 def application(classroom: configured.Classroom) -> web.Application:
     """Return the service's web application."""
     queue = GradingQueue.of(classroom.folders, classroom.site)
-    given = {"classroom": classroom, "queue": queue, "reader": ClassReader(classroom.folders, queue)}
-    prefix = os.environ[PREFIX]
+    prefix, given = os.environ[PREFIX], {"classroom": classroom}
     return web.Application(
         [
             (prefix, Index, given),
@@ -155,6 +146,8 @@ def application(classroom: configured.Classroom) -> web.Application:
         default_handler_args=given,
         cookie_secret=os.urandom(32),
         xsrf_cookies=True,
+        queue=queue,
+        reader=ClassReader(classroom.folders, queue),
     )
 
 
