@@ -126,7 +126,7 @@ def test_each_service_s_token_has_only_what_the_service_needs(
         environment = process.environ()
         if (name := environment.get("JUPYTERHUB_SERVICE_NAME")) and "bwrap" not in process.name():
             tokens[name] = environment["JUPYTERHUB_API_TOKEN"]
-    assert set(tokens) == {"small-course", "classroom", "grading", "culler"}
+    assert set(tokens) == {"small-course", "classroom", "grading", "culler", "limits"}
 
     nobody = requests.Session()
     again = Retry(

@@ -41,7 +41,7 @@ class ClusterUser(Person):
     provider: ClassVar[Provider]
 
     def __init__(self, address: str, name: str) -> None:
-        self.address, self.name = address, name
+        self.address, self.name, self.certificate = address, name, ""
         self.session = requests.Session()
         self.provider.person = {"preferred_username": name}
         self.session.get(f"{address}/hub/oauth_login", timeout=60)
