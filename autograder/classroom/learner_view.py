@@ -18,9 +18,8 @@ from autograder.classroom.limits import notices
 from autograder.classroom.limits.memory import scratch_bytes
 from autograder.classroom.site import PAGE_SERVICE
 from autograder.sandbox import view
-from labkit import catalogue, hub_notices
+from labkit import catalogue, hub_notices, idle_minutes
 from labkit.challenges import sending
-from labkit.notebook.idle_ranks import IDLE_MINUTES
 from labkit.progress.home import CLASSROOM_PAGE
 
 EXCHANGE = "/exchange"
@@ -99,7 +98,7 @@ def environment(folders: Folders, hub: Mapping[str, str], learner: str, idle_ran
         "LABKIT_ROOT": str(catalogue.root().resolve()),
         "LABKIT_WORKSPACE": view.HOME,
         "JUPYTER_CONFIG_PATH": CONFIGURATION,
-        IDLE_MINUTES: str(idle_ranks_minutes),
+        idle_minutes.VARIABLE: str(idle_ranks_minutes),
         sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
         hub_notices.FILE: f"{NOTICES}/{notices.FILE}",
         CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",

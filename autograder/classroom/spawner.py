@@ -31,7 +31,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
     root = Unicode(help="Folder of the classroom.").tag(config=True)
     running = Unicode(help="Folder of sockets, deleted with the hub.").tag(config=True)
     course_name = Unicode(help="The course's name in the exchange.").tag(config=True)
-    idle_ranks_minutes = Int(30, help="Minutes without a cell after which live ranks end; 0: never.").tag(config=True)
+    idle_ranks_minutes = Int(30, help="Minutes without a cell after which ranks end; 0: never.").tag(config=True)
     processes = Int(1024, help="Processes and threads of one learner, where root starts the hub.").tag(config=True)
 
     memory_bytes = Int(0, help="Memory of one learner's sandbox; 0: no limit.").tag(config=True)

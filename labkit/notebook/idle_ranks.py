@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-IDLE_MINUTES = "LABKIT_IDLE_RANKS_MINUTES"
-"""Environment variable: minutes without a cell after which live ranks end; missing or 0: never."""
+from labkit import idle_minutes
 
 
 class IdleTimer:
@@ -28,7 +26,7 @@ class IdleTimer:
             try:
                 yield
             finally:
-                self._start(float(os.environ.get(IDLE_MINUTES) or 0))
+                self._start(idle_minutes.allowed())
 
     def _start(self, minutes: float) -> None:
         self._timer = None

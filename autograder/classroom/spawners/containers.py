@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from autograder.classroom.site import PAGE_SERVICE, Site
+from labkit import idle_minutes
 from labkit.challenges import sending
-from labkit.notebook.idle_ranks import IDLE_MINUTES
 from labkit.progress.home import CLASSROOM_PAGE
 
 HOME = "/home/lab"
@@ -24,7 +24,7 @@ def environment(site: Site) -> dict[str, str]:
     return {
         "HOME": HOME,
         "LABKIT_WORKSPACE": HOME,
-        IDLE_MINUTES: str(site.servers.idle_ranks_minutes),
+        idle_minutes.VARIABLE: str(site.servers.idle_ranks_minutes),
         sending.EXCHANGE: f"{EXCHANGE}/{site.course.name}",
         CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
     }

@@ -24,10 +24,10 @@ from traitlets import default
 from autograder.classroom.folders import Folders
 from autograder.classroom.site import PAGE_SERVICE, Site, Slurm
 from autograder.sandbox import Sandbox, SandboxUnavailable
+from labkit import idle_minutes
 from labkit.challenges import sending
 from labkit.clusters.job import InvalidJob
 from labkit.clusters.slurm import clients
-from labkit.notebook.idle_ranks import IDLE_MINUTES
 from labkit.progress.home import CLASSROOM_PAGE
 
 _SCRIPT = """\
@@ -106,7 +106,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     spawner.req_prologue = slurm.prologue
     spawner.env_keep = ["PATH", "LANG", "LC_ALL", "SLURM_CONF"]
     spawner.environment = {
-        IDLE_MINUTES: str(site.servers.idle_ranks_minutes),
+        idle_minutes.VARIABLE: str(site.servers.idle_ranks_minutes),
         sending.EXCHANGE: f"{slurm.exchange}/{site.course.name}",
         CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
     }

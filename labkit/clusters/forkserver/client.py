@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -89,7 +90,7 @@ class ForkServer:
     def start(self) -> None:
         """Start it unless it is running, without waiting: it imports torch in the background."""
         with held(), self._lock:
-            if self._process is not None and self._process.poll() is None:
+            if self._is_running():
                 return
             self._forget()
             ours, theirs = datagrams.pair()
@@ -97,6 +98,12 @@ class ForkServer:
             self._control = ours
             with theirs:
                 self._process = self._launch(theirs, self._errors)
+
+    def _is_running(self) -> bool:
+        if self._process is None or self._control is None or self._process.poll() is not None:
+            return False
+        # it never sends anything: readable means that it listens no longer, though its process may not have ended yet
+        return not select.select([self._control], [], [], 0)[0]
 
     def _as_child(self, control: socket.socket, errors: IO[bytes]) -> LaunchedProcess:
         return forkserver_process.launch(control, errors, self._command_prefix, self._environment)
@@ -194,7 +201,7 @@ class ForkServer:
                 session = self._attempt(asked, sockets)
                 if session is not None:
                     return session
-                # it may have died since the last run: retried with a new one once its end is known
+                # it may have ended or died since the last run: retried with a new one once its end is known
                 process = self._process
                 if process is not None:
                     with contextlib.suppress(subprocess.TimeoutExpired):

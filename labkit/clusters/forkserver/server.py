@@ -1,7 +1,8 @@
 """The forkserver: has torch imported and does nothing but fork a supervisor for each run.
 
 It stays single-threaded and never touches CUDA, since a fork copies neither threads nor a CUDA context.
-The client starts it through launch.py, with the number of a descriptor; it ends when the client does.
+The client starts it through launch.py, with the number of a descriptor; it ends when the client does,
+and, where the site asks for it, when it is idle: the client then starts another one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from labkit import idle_minutes
 from labkit.clusters.forkserver import scratch
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.clusters.forkserver.supervisor import supervise
@@ -26,14 +29,19 @@ from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
 
 _QUIET_SECONDS = 2.0
-"""Time without requests after which the forkserver counts as idle."""
+"""Time without requests after which the forkserver begins with what makes later runs start faster."""
+_LOOK_SECONDS = 2.0
+"""Time between two looks whether any child is left."""
 
 
-def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "") -> None:
+def serve(
+    control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "", idle_seconds: float | None = None
+) -> None:
     """Fork a supervisor for every connection that arrives; return when the client is gone.
 
     meanwhile: work to do, one step at a time, while it is idle. prepared: the one entry that this process is
     prepared for. Other entries with a preparation each get a process of their own, which calls this for them.
+    idle_seconds: return, too, so long after the last request, once nothing that was forked here is left.
     """
     children: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda *_: _reap(children))
@@ -43,7 +51,8 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
     others: dict[str, socket.socket] = {}
     left = iter(meanwhile)
     while True:
-        _until_something_comes(control, left)
+        if not _something_comes(control, left, children, idle_seconds):
+            return  # a request that comes now is lost with `control`: the client notices, and starts another process
         asked, descriptors = datagrams.receive(control, 1)
         if asked is None:
             return
@@ -57,7 +66,7 @@ def serve(control: socket.socket, meanwhile: Iterable[None] = (), prepared: str 
             _share()
         connection = socket.socket(fileno=descriptors[0])
         if entry != prepared and preparation(entry):
-            _hand_on(connection, others, asked, control, children)
+            _hand_on(connection, others, asked, control, children, idle_seconds)
         else:
             with _child(children, signal.SIGTERM) as is_child:
                 if is_child:
@@ -72,6 +81,7 @@ def _hand_on(
     asked: Mapping[str, Any],
     control: socket.socket,
     children: set[int],
+    idle_seconds: float | None,
 ) -> None:
     """Pass the request to the process that is prepared for its entry, and start one if there is none."""
     entry = asked["entry"]
@@ -82,24 +92,24 @@ def _hand_on(
                 if is_child:
                     for held in (control, connection, *others.values()):
                         held.close()
-                    _be_prepared(theirs, entry)
+                    _be_prepared(theirs, entry, idle_seconds)
             theirs.close()
         try:
             datagrams.send(others[entry], asked, [connection.fileno()])
-        except OSError:  # it has been killed
+        except OSError:  # it has ended
             others.pop(entry).close()
         else:
             return
 
 
-def _be_prepared(control: socket.socket, entry: str) -> NoReturn:
+def _be_prepared(control: socket.socket, entry: str, idle_seconds: float | None) -> NoReturn:
     try:
         prepare = preparation(entry)
         assert prepare is not None
         prepare()
         for _ in huge_pages.collapse():
             pass  # done at once: many forks follow, and wait for it
-        serve(control, prepared=entry)
+        serve(control, prepared=entry, idle_seconds=idle_seconds)
     except Exception:  # its output is reported to the client
         traceback.print_exc()
     finally:
@@ -136,13 +146,29 @@ def idle_work() -> Iterator[None]:
     yield from huge_pages.collapse()
 
 
-def _until_something_comes(control: socket.socket, work: Iterator[None]) -> None:
-    """Work while idle. It begins after some quiet time: a process that is used only once need not do it."""
-    if select.select([control], [], [], _QUIET_SECONDS)[0]:
-        return
+def _something_comes(
+    control: socket.socket, work: Iterator[None], children: set[int], idle_seconds: float | None
+) -> bool:
+    """Wait for it, and work while idle; return False after `idle_seconds` if nothing comes and no child is left.
+
+    Work begins after some quiet time: a process that is used only once need not do it.
+    """
+    limit = None if idle_seconds is None else time.monotonic() + idle_seconds
+    if _readable(control, _QUIET_SECONDS if idle_seconds is None else min(_QUIET_SECONDS, idle_seconds)):
+        return True
     for _ in work:
-        if select.select([control], [], [], 0)[0]:
-            return
+        if _readable(control, 0):
+            return True
+    if limit is None:
+        return _readable(control, None)
+    while (left := limit - time.monotonic()) > 0 or children:
+        if _readable(control, left if left > 0 else _LOOK_SECONDS):
+            return True
+    return False
+
+
+def _readable(control: socket.socket, seconds: float | None) -> bool:
+    return bool(select.select([control], [], [], seconds)[0])
 
 
 def _reap(children: set[int]) -> None:
@@ -159,4 +185,5 @@ if __name__ == "__main__":
     gc.enable()  # launch.py has disabled it
     # from here on the socket shows the client's end: the kernel would mistake the end of one thread for it
     prctl.outlive_parent()
-    serve(socket.socket(fileno=int(sys.argv[1])), idle_work())
+    serve(socket.socket(fileno=int(sys.argv[1])), idle_work(), idle_seconds=60 * idle_minutes.allowed() or None)
+    os._exit(0)  # at once: a client that waits for the end should not wait for torch to be taken apart

@@ -1,0 +1,14 @@
+"""How long processes that nobody uses may hold memory that others need: a site says it."""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "LABKIT_IDLE_RANKS_MINUTES"
+"""Environment variable: minutes without a cell after which live ranks, and the process that ranks are forked from, end;
+missing or 0: never."""
+
+
+def allowed() -> float:
+    """Return the site's minutes; 0: no limit."""
+    return float(os.environ.get(VARIABLE) or 0)
