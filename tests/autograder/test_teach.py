@@ -69,6 +69,8 @@ def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_pat
             assert (course / "release" / PHASE / f"{NOTEBOOK}.ipynb").is_file()
             page.goto(urljoin(page.url, "/formgrader/gradebook"))
             expect(page.locator("h1").nth(1)).to_have_text("Manual Grading")
+            file = page.goto(urljoin(page.url, "/formgrader/submissions/any/page.html"))
+            assert file is not None and "sandbox allow-scripts" in file.headers["content-security-policy"]
             browser.close()
     finally:
         server.terminate()
