@@ -77,11 +77,6 @@ class Classroom:
             "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true",
         }
 
-    @property
-    def reachable(self) -> str:
-        """Address of the hub on this machine."""
-        return self.site.hub.address.replace("//0.0.0.0", "//127.0.0.1")
-
     def first_page(self, handler: Any) -> str:
         """Return where someone who has logged in goes: instructors to the course, learners to their own server."""
         user = handler.current_user

@@ -112,9 +112,8 @@ if site.servers.idle_minutes:
             "name": "culler",
             "command": configured.ending_with_hub(
                 [
-                    *(sys.executable, "-m", "jupyterhub_idle_culler"),
+                    *(sys.executable, "-P", "-m", "autograder.classroom.culler"),
                     f"--timeout={60 * site.servers.idle_minutes}",
-                    f"--url={classroom.reachable}/hub/api",  # it cannot speak over sockets
                 ]
             ),
         }

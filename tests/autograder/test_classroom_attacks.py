@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -152,6 +153,15 @@ def test_each_service_s_token_has_only_what_the_service_needs(
         ):
             assert status(token, method, f"/hub/api{path}") in (403, 404), (name, method, path)
         assert status(token, "GET", "/user/ada/api/contents") == 403, name
+
+
+def test_the_culler_needs_no_certificate(ada: Person, classroom: Classroom) -> None:
+    log = classroom.folder / "hub/hub.log"
+    limit = time.monotonic() + 60
+    while not (asked := re.search(r"GET /hub/api/users.*culler", log.read_text())) and time.monotonic() < limit:
+        time.sleep(0.3)
+    said = log.read_text()
+    assert asked and f"200 {asked[0]}" in said and "CERTIFICATE" not in said, said
 
 
 def test_cookies_are_for_tls_alone_and_no_other_site_s_page_can_post(
