@@ -1,0 +1,94 @@
+"""A classroom when something is killed or started again in the middle: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import second_exercise
+from small_classroom import Classroom, Hub, small_classroom
+
+from autograder.course import Course
+
+PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
+
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
+GRADED_ON_SUBMIT = f'[grading]\non_submit = ["{PHASE}"]\n'
+
+
+@pytest.fixture(scope="module")
+def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
+    classroom = small_classroom(tmp_path_factory.mktemp("lab"))
+    with classroom.site.open("a") as file:
+        file.write(GRADED_ON_SUBMIT)
+    return classroom
+
+
+@pytest.fixture(scope="module")
+def hub(classroom: Classroom) -> Iterator[Hub]:
+    """A hub to which both learners have handed in something."""
+    with classroom.running("--demo") as hub:
+        yield hub
+
+
+def running(hub: Hub, part: str) -> list[psutil.Process]:
+    """Return the hub's processes in whose command a text is, those started first at the beginning."""
+    found = []
+    for process in psutil.Process(hub.process.pid).children(recursive=True):
+        try:
+            if part in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def ended(processes: list[psutil.Process]) -> bool:
+    return psutil.wait_procs(processes, timeout=120)[1] == []
+
+
+def in_a_judgement(hub: Hub) -> list[psutil.Process]:
+    """Return the grading service with what it has started, as soon as something runs in its sandbox."""
+    while True:
+        for service in running(hub, "-m autograder.classroom.grading_service"):
+            if "ending_with_hub" in " ".join(service.cmdline()):
+                continue
+            inside = service.children(recursive=True)
+            if any("bwrap" in one.name() for one in inside):
+                return [service, *inside]
+        assert hub.process.poll() is None
+        time.sleep(0.02)
+
+
+def test_a_grading_service_killed_in_a_judgement_is_started_again_and_each_is_recorded_once(
+    classroom: Classroom, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graded = classroom.folder / "graded"
+    service, *inside = in_a_judgement(hub)
+    judged = {path.parent.name: path.read_bytes() for path in graded.glob("*/[!.]*.json")}
+    assert len(judged) < 2, "it was killed while it judged"
+    now = (graded / "now").read_text()
+    service.kill()
+    assert ended([service, *inside])
+
+    while len(list(graded.glob("*/[!.]*.json"))) < 2:
+        assert hub.process.poll() is None
+        time.sleep(0.1)
+    records = {path.parent.name: path for path in graded.glob("*/[!.]*.json")}
+    assert {learner: json.loads(path.read_text())["score"] for learner, path in records.items()} == {
+        "ada": 3,
+        "grace": 2,
+    }
+    assert f"{now}.json" in {path.name for path in records.values()}
+    for learner, text in judged.items():
+        assert records[learner].read_bytes() == text, "what was done is not done again"
+    monkeypatch.setenv("LABKIT_ROOT", str(classroom.root))
+    marks = Course(classroom.folder / "course").marks(PHASE)
+    assert sorted((mark.student, mark.score) for mark in marks) == [("ada", 3), ("grace", 2)]
+    for learner in ("ada", "grace"):
+        (page,) = (classroom.exchange / "feedback" / learner).iterdir()
+        assert page.suffix == ".html" and not page.name.startswith(".")
