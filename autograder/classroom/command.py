@@ -184,7 +184,7 @@ def _answers(site: Site) -> bool:
 
 def _announce(console: Console, site: Site, folders: Folders, people: Sequence[str], given: dict[str, str]) -> None:
     """Print the address and who can log in."""
-    address = site.hub.address.replace("0.0.0.0", socket.gethostname())
+    address = site.hub.public.replace("0.0.0.0", socket.gethostname())
     console.print(f"JupyterHub is at [bold]{escape(address)}[/bold], with the course {site.course.name}")
     if not people:
         console.print(f"  no learners yet: write their names to {folders.root / 'learners.txt'}, or use --learners 3")

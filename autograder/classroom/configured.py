@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from autograder.classroom import addresses
 from autograder.classroom import site as sites
 from autograder.classroom.folders import Folders, learners
 from autograder.classroom.site import Site
@@ -58,10 +59,6 @@ class Classroom:
         return bool(self.site.grading.on_submit or self.site.challenges.open)
 
     @property
-    def service_path(self) -> str:
-        return f"/services/{self.site.course.name}"
-
-    @property
     def service_environment(self) -> dict[str, str]:
         own, kept = self.folders.running / "teaching", self.folders.hub / "instructors"
         return {
@@ -83,7 +80,7 @@ class Classroom:
         if user is None:
             return ""  # the hub's own choice: the login page
         if user.name in self.site.course.instructors:
-            return f"{self.service_path}/lab?formgrader=true"
+            return f"{addresses.service(self.site, self.site.course.name)}/lab?formgrader=true"
         return "/hub/spawn"
 
 

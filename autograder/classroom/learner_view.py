@@ -16,7 +16,6 @@ from pathlib import Path
 from autograder.classroom.folders import Folders
 from autograder.classroom.limits import notices
 from autograder.classroom.limits.memory import scratch_bytes
-from autograder.classroom.site import PAGE_SERVICE
 from autograder.sandbox import view
 from labkit import catalogue, hub_notices, idle_minutes
 from labkit.challenges import sending
@@ -88,8 +87,10 @@ def _more() -> list[Path]:
     return [*(folder for folder in folders if folder.is_dir()), *(root / "docs").glob("*.md")]
 
 
-def environment(folders: Folders, hub: Mapping[str, str], learner: str, idle_ranks_minutes: int) -> dict[str, str]:
-    """Return all environment variables inside. hub: those that JupyterHub gives a server."""
+def environment(
+    folders: Folders, hub: Mapping[str, str], learner: str, idle_ranks_minutes: int, page: str
+) -> dict[str, str]:
+    """Return all environment variables inside. hub: those that JupyterHub gives a server. page: the course's."""
     return {
         **view.environment(),
         **{name: value for name, value in hub.items() if name.startswith(("JUPYTERHUB_", "JPY_"))},
@@ -101,7 +102,7 @@ def environment(folders: Folders, hub: Mapping[str, str], learner: str, idle_ran
         idle_minutes.VARIABLE: str(idle_ranks_minutes),
         sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
         hub_notices.FILE: f"{NOTICES}/{notices.FILE}",
-        CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
+        CLASSROOM_PAGE: page,
     }
 
 

@@ -82,3 +82,18 @@ def _certificate(site: Site) -> Iterator[str]:
     for what, name in (("certificate", site.hub.certificate), ("key", site.hub.key)):
         if name and not os.access(Path(name), os.R_OK):
             yield f"the {what} cannot be read: {name}"
+        elif what == "certificate" and name and site.hub.subdomain_host:
+            yield from _wildcard(Path(name), str(urlsplit(site.hub.subdomain_host).hostname))
+
+
+def _wildcard(certificate: Path, host: str) -> Iterator[str]:
+    from cryptography import x509  # JupyterHub brings it
+
+    try:
+        shown = x509.load_pem_x509_certificate(certificate.read_bytes())
+        named = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = {name.lower() for name in named.get_values_for_type(x509.DNSName)}
+    except (ValueError, x509.ExtensionNotFound):
+        names = set()
+    if missing := {host, f"*.{host}"} - names:
+        yield f"with subdomain_host the certificate {certificate} needs the names {' and '.join(sorted(missing))}, too"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import sys
 import tomllib
@@ -55,6 +56,18 @@ def _address(text: str) -> str:
     return text.rstrip("/")
 
 
+def _subdomain_host(text: str) -> str:
+    if not text:
+        return text
+    parts = urlsplit(_address(text))
+    try:
+        ipaddress.ip_address(str(parts.hostname))
+    except ValueError:
+        if "." in str(parts.hostname) and not parts.path.strip("/"):
+            return text.rstrip("/")
+    raise ValueError(f"{text!r} has no names below it: write one such as https://hub.example.edu:8443")
+
+
 def _memory_gib(gib: float) -> float:
     if gib != 0 and gib < _LEAST_MEMORY_GIB:
         raise ValueError(f"a server with one kernel needs {_LEAST_MEMORY_GIB:g} GiB; 0: no limit")
@@ -63,6 +76,7 @@ def _memory_gib(gib: float) -> float:
 
 UserName = Annotated[str, AfterValidator(_user_name)]
 Address = Annotated[str, AfterValidator(_address)]
+SubdomainHost = Annotated[str, AfterValidator(_subdomain_host)]
 
 
 class _Table(BaseModel):
@@ -75,9 +89,15 @@ class Hub(_Table):
     """Where the hub listens, and where it keeps its files."""
 
     address: Address = "http://127.0.0.1:8000"
+    subdomain_host: SubdomainHost = ""
     folder: str = "classroom"
     certificate: str = ""
     key: str = ""
+
+    @property
+    def public(self) -> str:
+        """The address that people open."""
+        return self.subdomain_host or self.address
 
 
 class Course(_Table):
@@ -257,10 +277,10 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
         found.append(
             (("course", "name"), f"{site.course.name!r} is the name of a service of the hub: choose another one")
         )
-    address = urlsplit(site.hub.address)
+    address, public = urlsplit(site.hub.address), urlsplit(site.hub.public)
     if site.login.kind in ("openid", "lti") and getattr(site.login, site.login.kind) is None:
         found.append((("login", "kind"), f"the table [login.{site.login.kind}] is missing"))
-    elif site.login.kind == "lti" and address.scheme != "https" and address.hostname not in ("127.0.0.1", "localhost"):
+    elif site.login.kind == "lti" and public.scheme != "https" and public.hostname not in ("127.0.0.1", "localhost"):
         found.append((("hub", "address"), "a learning platform opens the hub only by https://"))
     if bool(site.hub.certificate) != bool(site.hub.key):
         found.append((("hub", "certificate"), "certificate and key are given together, or not at all"))
@@ -268,6 +288,8 @@ def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
         found.append((("hub", "address"), "with a certificate the address begins with https://"))
     elif not site.hub.certificate and address.scheme == "https":
         found.append((("hub", "address"), "https needs a certificate and a key"))
+    elif site.hub.certificate and public.scheme != "https":
+        found.append((("hub", "subdomain_host"), "with a certificate it begins with https://"))
     return found
 
 
@@ -286,7 +308,7 @@ def _about_servers(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
 
 def _about_slurm(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
     slurm = site.servers.slurm
-    if slurm is not None and slurm.hub_address is None and urlsplit(site.hub.address).hostname == "0.0.0.0":
+    if slurm is not None and slurm.hub_address is None and urlsplit(site.hub.public).hostname == "0.0.0.0":
         yield ("servers", "slurm"), "hub_address is missing: nodes cannot reach the hub at 0.0.0.0"
     if site.login.kind == "first-use":
         yield (

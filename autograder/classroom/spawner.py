@@ -31,6 +31,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
     root = Unicode(help="Folder of the classroom.").tag(config=True)
     running = Unicode(help="Folder of sockets, deleted with the hub.").tag(config=True)
     course_name = Unicode(help="The course's name in the exchange.").tag(config=True)
+    page = Unicode(help="Address or path of the course's page.").tag(config=True)
     idle_ranks_minutes = Int(30, help="Minutes without a cell after which ranks end; 0: never.").tag(config=True)
     processes = Int(1024, help="Processes and threads of one learner, where root starts the hub.").tag(config=True)
 
@@ -56,7 +57,9 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
             with (self.folders.hub / f"server-{name}.log").open("wb") as log:
                 self.proc = subprocess.Popen(
                     command,
-                    env=learner_view.environment(self.folders, self.get_env(), name, self.idle_ranks_minutes),
+                    env=learner_view.environment(
+                        self.folders, self.get_env(), name, self.idle_ranks_minutes, self.page
+                    ),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -17,6 +17,9 @@ site, folders = classroom.site, classroom.folders
 
 # --- Addresses: browsers reach the proxy; hub and proxy talk over sockets, since every port is open to all local users
 c.JupyterHub.bind_url = f"{site.hub.address}/"
+if site.hub.subdomain_host:  # a page of a learner's server is of another origin, and sets no cookie for the hub
+    c.JupyterHub.subdomain_host = site.hub.subdomain_host
+    c.JupyterHub.cookie_host_prefix_enabled = site.hub.subdomain_host.startswith("https:")
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = site.hub.certificate, site.hub.key
 c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = socket_url(folders.hub_socket)
 c.JupyterHub.hub_socket_mode = 0o666  # sandboxes reach it as other users; each request needs a token

@@ -44,6 +44,22 @@ class Classroom:
         command = [sys.executable, "-P", "-m", "labkit", *arguments]
         return subprocess.run(command, env=self.environment, cwd=self.root, capture_output=True, text=True)
 
+    @property
+    def certificate(self) -> Path:
+        """The file that `use_tls` has written."""
+        return self.root / "hub.pem"
+
+    def use_tls(self, *names: str) -> None:
+        """Give the hub a certificate of its own with alternative names such as `IP:127.0.0.1`."""
+        key = self.root / "hub.key"
+        asked = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hub"]
+        asked += ["-addext", f"subjectAltName={','.join(names)}", "-keyout", str(key), "-out", str(self.certificate)]
+        subprocess.run(asked, check=True, capture_output=True)
+        self.address = self.address.replace("http:", "https:")
+        text = self.site.read_text().replace("http:", "https:")
+        tables = text.replace("[course]", f'certificate = "{self.certificate}"\nkey = "{key}"\n[course]')
+        self.site.write_text(tables)
+
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Hub]:
         log = self.root / "hub.out"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -34,14 +33,9 @@ pytestmark = pytest.mark.slow
 def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
     """A classroom with TLS, whose exercise is graded on submit and has an answer in Markdown, too."""
     classroom = small_classroom(tmp_path_factory.mktemp("lab"))
-    certificate, key = classroom.root / "hub.pem", classroom.root / "hub.key"
-    asked = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    asked += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(asked, check=True, capture_output=True)
-    classroom.address = classroom.address.replace("http:", "https:")
-    text = classroom.site.read_text().replace("http:", "https:")
-    text = text.replace("[course]", f'certificate = "{certificate}"\nkey = "{key}"\n[course]')
-    classroom.site.write_text(f'{text}[grading]\non_submit = ["{PHASE}"]\n')
+    classroom.use_tls("IP:127.0.0.1")
+    with classroom.site.open("a") as site:
+        site.write(f'[grading]\non_submit = ["{PHASE}"]\n')
     path = classroom.root / f"notebooks/{PHASE}/{NOTEBOOK}.ipynb"
     notebook = nbformat.read(path, as_version=4)
     answer = {"schema_version": 3, "grade": True, "solution": True, "locked": False, "task": False, "points": 1}
@@ -59,7 +53,7 @@ def hub(classroom: Classroom) -> Iterator[Hub]:
 
 
 def person(classroom: Classroom, name: str, password: str = "correct horse") -> Person:
-    return Person(classroom.address, name, password, certificate=str(classroom.root / "hub.pem"))
+    return Person(classroom.address, name, password, certificate=str(classroom.certificate))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +128,7 @@ def test_each_service_s_token_has_only_what_the_service_needs(
         3, status_forcelist=[503], allowed_methods=None, backoff_factor=0.5
     )  # the proxy's answer, not the hub's
     nobody.mount("https://", HTTPAdapter(max_retries=again))
-    nobody.verify, nobody.trust_env = str(classroom.root / "hub.pem"), False
+    nobody.verify, nobody.trust_env = str(classroom.certificate), False
 
     def status(token: str, method: str, path: str) -> int:
         headers, url = {"Authorization": f"token {token}"}, f"{classroom.address}{path}"

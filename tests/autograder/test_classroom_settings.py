@@ -24,6 +24,12 @@ WRONG = {
     'adress = "http://127.0.0.1:8000"': "hub.adress: there is no such entry; known here: address, certificate",
     'address = "127.0.0.1:8000"': "hub.address: '127.0.0.1:8000' is not an address such as http://127.0.0.1:8000",
     'address = "https://hub.example"': "https needs a certificate and a key",
+    'subdomain_host = "hub.example"': "hub.subdomain_host: 'hub.example' is not an address such as",
+    'subdomain_host = "http://127.0.0.1:8000"': "'http://127.0.0.1:8000' has no names below it",
+    'subdomain_host = "http://localhost:8000"': "'http://localhost:8000' has no names below it",
+    'address = "https://[::]:8443"\ncertificate = "c"\nkey = "k"\nsubdomain_host = "http://hub.example"': (
+        "with a certificate it begins with https://"
+    ),
     'certificate = "c.pem"': "certificate and key are given together",
     'address = "http://127.0.0.1:8000"\n[course]\nname = "A course"': "course.name: String should match pattern",
     'folder = "x"\n[course]\nlearners = ["ada", "Bob"]': "course.learners.1: 'Bob' cannot be a user",

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from autograder.classroom import configured
+from autograder.classroom import addresses, configured
 from autograder.classroom.configured import Classroom
 from autograder.classroom.site import GPU_SERVICE, Gpus, Slurm
 from labkit.clusters.kinds import PRESETS
@@ -40,5 +40,7 @@ def environment(classroom: Classroom, gpus: Gpus, slurm: Slurm) -> dict[str, str
     preset = {"nnodes": gpus.nnodes, "gpus_per_node": gpus.gpus_per_node, "time": str(gpus.longest_minutes)}
     if gpus.partition:
         preset["partition"] = gpus.partition
-    hub = slurm.hub_address or classroom.site.hub.address
-    return {PRESETS: json.dumps({gpus.cluster: preset}), ADDRESS: f"{hub}/services/{GPU_SERVICE}/mine"}
+    site = classroom.site
+    # with names of their own, services are reached by these alone
+    hub = "" if site.hub.subdomain_host else slurm.hub_address or site.hub.address
+    return {PRESETS: json.dumps({gpus.cluster: preset}), ADDRESS: f"{hub}{addresses.service(site, GPU_SERVICE)}/mine"}

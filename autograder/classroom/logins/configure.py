@@ -25,7 +25,7 @@ def configure(c: Any, classroom: Classroom) -> None:
             from autograder.classroom.logins import openid
 
             assert login.openid is not None  # `sites.load` has refused that
-            openid.configure(c, login.openid, classroom.site.hub.address)
+            openid.configure(c, login.openid, classroom.site.hub.public)
         case "lti":
             from autograder.classroom.logins import lti
 

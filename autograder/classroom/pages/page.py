@@ -11,11 +11,12 @@ import psutil
 from jupyterhub.services.auth import HubOAuthenticated
 from tornado import web
 
-from autograder.classroom import configured
+from autograder.classroom import addresses, configured
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.grading_queue import GradingQueue, Status
 from autograder.classroom.overview.class_reader import ClassReader
 from autograder.classroom.pages import rendering
+from autograder.classroom.site import GPU_SERVICE
 from labkit.challenges.challenge import Challenge, find
 
 PREFIX = "JUPYTERHUB_SERVICE_PREFIX"
@@ -48,8 +49,11 @@ class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # Jupy
 
     def show(self, template: str, **values: Any) -> None:
         """Answer with a page."""
-        course = self.classroom.site.course.name
-        self.finish(rendering.page(template, prefix=os.environ[PREFIX], course=course, **values))
+        site = self.classroom.site
+        links = {"hub": addresses.hub(site), "course_page": addresses.page(site)}
+        links["gpus_page"] = f"{addresses.service(site, GPU_SERVICE)}/"
+        course = site.course.name
+        self.finish(rendering.page(template, prefix=os.environ[PREFIX], course=course, **links, **values))
 
     def write_error(self, status_code: int, **details: Any) -> None:
         """Answer with what is wrong."""

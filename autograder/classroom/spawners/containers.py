@@ -6,7 +6,8 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
-from autograder.classroom.site import PAGE_SERVICE, Site
+from autograder.classroom import addresses
+from autograder.classroom.site import Site
 from labkit import idle_minutes
 from labkit.challenges import sending
 from labkit.progress.home import CLASSROOM_PAGE
@@ -26,7 +27,7 @@ def environment(site: Site) -> dict[str, str]:
         "LABKIT_WORKSPACE": HOME,
         idle_minutes.VARIABLE: str(site.servers.idle_ranks_minutes),
         sending.EXCHANGE: f"{EXCHANGE}/{site.course.name}",
-        CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
+        CLASSROOM_PAGE: addresses.page(site),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autograder.classroom import addresses
 from autograder.classroom.folders import Folders
 from autograder.classroom.site import Site
 from autograder.classroom.spawner import SandboxSpawner
@@ -15,6 +16,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     c.JupyterHub.spawner_class = SandboxSpawner
     c.SandboxSpawner.root, c.SandboxSpawner.running = str(folders.root), str(folders.running)
     c.SandboxSpawner.course_name = site.course.name
+    c.SandboxSpawner.page = addresses.page(site)
     c.SandboxSpawner.processes = site.servers.processes
     c.SandboxSpawner.memory_bytes = int(site.servers.memory_gib * 2**30)
     c.SandboxSpawner.file_bytes = int(site.servers.disk_gib * 2**30)

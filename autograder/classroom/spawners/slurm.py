@@ -21,8 +21,9 @@ from jupyterhub.apihandlers import default_handlers
 from tornado import web
 from traitlets import default
 
+from autograder.classroom import addresses
 from autograder.classroom.folders import Folders
-from autograder.classroom.site import PAGE_SERVICE, Site, Slurm
+from autograder.classroom.site import Site, Slurm
 from autograder.sandbox import Sandbox, SandboxUnavailable
 from labkit import idle_minutes
 from labkit.challenges import sending
@@ -96,7 +97,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     default_handlers[:] = [entry for entry in default_handlers if entry[1] is not BatchSpawnerAPIHandler]
     default_handlers.append((r"/api/batchspawner", PortHandler))
     c.JupyterHub.spawner_class = SlurmSpawner
-    c.Spawner.hub_connect_url = slurm.hub_address or site.hub.address
+    c.Spawner.hub_connect_url = slurm.hub_address or site.hub.public
     spawner = c.SlurmSpawner
     spawner.batchspawner_singleuser_cmd = f"{shlex.quote(slurm.python)} -P -m batchspawner.singleuser"
     spawner.cmd = [shlex.quote(str(Path(slurm.python).with_name("labkit-hub-server")))]
@@ -108,7 +109,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     spawner.environment = {
         idle_minutes.VARIABLE: str(site.servers.idle_ranks_minutes),
         sending.EXCHANGE: f"{slurm.exchange}/{site.course.name}",
-        CLASSROOM_PAGE: f"/services/{PAGE_SERVICE}/",
+        CLASSROOM_PAGE: addresses.page(site),
     }
 
 
