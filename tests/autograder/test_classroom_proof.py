@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 import second_exercise
+from classroom_person import Person
+from nbformat.v4 import new_markdown_cell, new_notebook
 from small_classroom import Classroom, Hub, small_classroom
 
 from autograder.course import Course
@@ -18,6 +22,17 @@ PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 GRADED_ON_SUBMIT = f'[grading]\non_submit = ["{PHASE}"]\n'
+
+LONG_CELL = """
+%load_ext labkit
+%cluster local --nproc-per-node 2
+get_ipython().run_cell_magic("torchrun", "-n 2", '''
+import os, time
+open("rank-" + os.environ["RANK"], "w").close()
+time.sleep(3600)
+''')
+"""
+"""A cell on two ranks that say when they run, and do not end."""
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +107,39 @@ def test_a_grading_service_killed_in_a_judgement_is_started_again_and_each_is_re
     for learner in ("ada", "grace"):
         (page,) = (classroom.exchange / "feedback" / learner).iterdir()
         assert page.suffix == ".html" and not page.name.startswith(".")
+
+
+def test_a_learner_s_server_killed_in_a_running_cell_leaves_nothing_and_starts_again(
+    classroom: Classroom, hub: Hub
+) -> None:
+    ada, home = Person(classroom.address, "ada"), classroom.folder / "homes/ada"
+    ada.start_server()
+    notebook = new_notebook(cells=[new_markdown_cell("What I have found so far", id="found")])
+    saved = ada.send("PUT", "/user/ada", "/api/contents/mine.ipynb", type="notebook", content=notebook)
+    assert saved.status_code == 201, saved.text
+    with ThreadPoolExecutor(1) as pool:
+        cell = pool.submit(ada.run, LONG_CELL)
+        while not all((home / f"rank-{rank}").exists() for rank in range(2)):
+            assert not cell.done(), cell.result()
+            time.sleep(0.1)
+        sandbox, *inside = [one for one in running(hub, f"--bind {home} ") if "bwrap" in one.name()]
+        everything = [sandbox, *sandbox.children(recursive=True)]
+        assert {*inside} <= {*everything}
+        assert len(everything) >= 6, "two of bubblewrap, server, kernel, two ranks"
+        sandbox.kill()
+        assert ended(everything)
+        assert isinstance(cell.exception(120), AssertionError), "its connection was closed"
+
+    while not re.search(r"Start\s+My Server", ada.get("/hub/home").text):  # the hub looks every half a minute
+        time.sleep(0.5)
+    ada.start_server()
+    (again,) = [one for one in running(hub, f"--bind {home} ") if one.ppid() == sandbox_parent(hub)]
+    assert again.pid != sandbox.pid
+    kept = ada.get("/user/ada/api/contents/mine.ipynb").json()["content"]
+    assert kept["cells"][0]["source"] == "What I have found so far"
+    assert ada.run("print('goes on')") == "goes on\n"
+
+
+def sandbox_parent(hub: Hub) -> int:
+    """Return the process id of JupyterHub, whose children the sandboxes are."""
+    return running(hub, "jupyterhub_config.py")[0].pid
