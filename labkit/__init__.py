@@ -88,10 +88,11 @@ views.register("viewer", _viewer)
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext labkit`: the magics of labkit.notebook."""
-    from labkit import forkserver_process
+    from labkit import forkserver_process, idle_minutes
 
-    # first of all: it imports torch while this process does
-    forkserver_process.begin()
+    # first of all: it imports torch while this process does; a site with little memory lets it wait for a use
+    if not idle_minutes.allowed():
+        forkserver_process.begin()
     from labkit.notebook import load_ipython_extension as load
 
     load(shell)

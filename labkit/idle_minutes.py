@@ -6,7 +6,7 @@ import os
 
 VARIABLE = "LABKIT_IDLE_RANKS_MINUTES"
 """Environment variable: minutes without a cell after which live ranks, and the process that ranks are forked from, end;
-missing or 0: never."""
+missing or 0: never. With it, that process starts when a cell needs it, and imports ahead what all need."""
 
 
 def allowed() -> float:

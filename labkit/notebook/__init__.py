@@ -9,7 +9,7 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from labkit import hub_notices
+from labkit import hub_notices, idle_minutes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -60,4 +60,5 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     for notice in hub_notices.since(time.time() - _NOTICE_SECONDS):
         print(notice)
     # unless `labkit.load_ipython_extension` has; it prepares itself while the learner reads the first paragraph
-    shared().start()
+    if not idle_minutes.allowed():
+        shared().start()

@@ -13,6 +13,7 @@ from IPython.display import Code, display
 from labkit import catalogue, exercises
 from labkit.catalogue import Exercise
 from labkit.checks.guidance import reference, todos
+from labkit.clusters.forkserver import shared
 from labkit.clusters.program import fold_traceback
 from labkit.notebook.cells import CellSyntaxError, cell_name, lines_above, require_syntax
 from labkit.notebook.magics import Magic, exercise_names
@@ -74,6 +75,7 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
         missing.append(f"the code for TODO {', '.join(map(str, numbers))}" if numbers else "a part of the code")
     print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
     print(f"on ranks: from labkit.exercises import {exercise.short_name}")
+    shared().start()  # unless it runs: a check is next
 
 
 def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:

@@ -139,9 +139,10 @@ def _share() -> None:
     gc.freeze()
 
 
-def idle_work() -> Iterator[None]:
-    """What makes later runs start faster."""
-    yield from early_imports.load()
+def idle_work(import_early: bool) -> Iterator[None]:
+    """What makes later runs start faster. import_early: import `early_imports`, too, which hold 70 MB."""
+    if import_early:
+        yield from early_imports.load()
     _share()
     yield from huge_pages.collapse()
 
@@ -185,5 +186,6 @@ if __name__ == "__main__":
     gc.enable()  # launch.py has disabled it
     # from here on the socket shows the client's end: the kernel would mistake the end of one thread for it
     prctl.outlive_parent()
-    serve(socket.socket(fileno=int(sys.argv[1])), idle_work(), idle_seconds=60 * idle_minutes.allowed() or None)
+    seconds = 60 * idle_minutes.allowed()
+    serve(socket.socket(fileno=int(sys.argv[1])), idle_work(import_early=not seconds), idle_seconds=seconds or None)
     os._exit(0)  # at once: a client that waits for the end should not wait for torch to be taken apart
