@@ -10,6 +10,8 @@ from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
 def main() -> None:
     arguments = [f"--ServerApp.root_dir={os.environ['LABKIT_COURSE']}", "--ServerApp.log_level=WARN"]
+    # the hub stops it by SIGINT, after which it would ask in a terminal whether to end
+    arguments.append("--ServerApp.answer_yes=True")
     # the formgrader is a frame within JupyterLab's page; JupyterHub forbids frames, of any page
     arguments.append(
         "--ServerApp.tornado_settings={'headers': {'Content-Security-Policy': \"frame-ancestors 'self'\"}}"

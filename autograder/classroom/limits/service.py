@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -84,6 +85,7 @@ class Looks:
 
 def main() -> None:
     """Look until the hub ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once: Python would wait for the looks, which never end
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s limits] %(message)s")
     classroom = configured.from_environment()
     servers = classroom.site.servers
