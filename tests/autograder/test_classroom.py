@@ -360,7 +360,7 @@ def test_standings_show_names_that_learners_chose_and_traces_once_they_are_open(
 def test_a_killed_hub_leaves_nothing_behind(ada: Person, hub: Hub) -> None:
     started = psutil.Process(hub.process.pid).children(recursive=True)
     commands = {one.pid: " ".join(one.cmdline()) for one in started if one.status() != psutil.STATUS_ZOMBIE}
-    for part in ("bwrap", "configurable-http-proxy", "instructors_lab", "idle_culler", "pages.service"):
+    for part in ("bwrap", "configurable-http-proxy", "instructors_lab", "classroom.culler", "pages.service"):
         assert any(part in command for command in commands.values()), (part, commands)
     (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in commands.get(one.pid, ""))
     jupyterhub.kill()

@@ -101,7 +101,7 @@ def test_a_learner_sees_the_place_in_the_queue(tmp_path: Path) -> None:
     assert texts[:2] == ["It is being judged now.", "It waits: place 2 of 3 in the queue."]
     assert texts[2:] == ["It waits for tomorrow (UTC): today's tries are used.", ""]
     given = {"prefix": "/", "course": "x", "challenges": [], "tries": 1, "counts": "best", "servers": None, "queue": 0}
-    given |= {"gpus": False, "disk": None, "notices": []}
+    given |= {"hub": "", "gpus": False, "disk": None, "notices": []}
     shown = page("index", submissions=[(status, texts[2])], **given)
     assert (
         "The best one counts." in shown
