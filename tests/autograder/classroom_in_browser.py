@@ -56,14 +56,14 @@ def assignments(page: Page) -> Iterator[None]:
     page.locator(".lm-TabBar-tab", has_text="Assignments").locator(".lm-TabBar-tabCloseIcon").click()
 
 
-def solve(page: Page, file: Path) -> None:
-    """Write the solution into the exercise's cell of the notebook in front, and save it."""
+def solve(page: Page, file: Path, module: str = second_exercise.SOLUTION) -> None:
+    """Write a solution into the exercise's cell of the notebook in front, and save it."""
     page.locator(".jp-NotebookPanel").wait_for()
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     cell = page.locator(".jp-CodeCell .cm-content", has_text="%%exercise")
     cell.click()
     page.keyboard.press("Control+A")
-    page.keyboard.insert_text(f"%%exercise {second_exercise.NAME}\n{second_exercise.SOLUTION}")
+    page.keyboard.insert_text(f"%%exercise {second_exercise.NAME}\n{module}")
     for _ in range(100):
         page.keyboard.press("Control+S")
         with suppress(NotJSONError):  # the server empties the file before it writes it
