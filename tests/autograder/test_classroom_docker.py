@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from classroom_person import FOUR_RANKS, Person
+from looks_from_a_server import LOOKS
 from small_classroom import small_classroom
 from standin_docker import StandInDocker
 
@@ -22,24 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
 ]
 
-LOOKS = """
-import os, subprocess, sys
-from pathlib import Path
-from nbgrader.utils import check_directory, get_username
-
-def tried(what, attempt):
-    try:
-        print(what, "=>", attempt())
-    except Exception as problem:
-        print(what, "=>", type(problem).__name__)
-
-exchange = Path("/exchange/small-course")
-print("name =>", get_username(), Path.home(), Path.cwd())
-print("exchange =>", check_directory("/exchange", write=True, execute=True), sorted(os.listdir(exchange)))
-tried("own home", lambda: Path.home().joinpath("note").write_text("mine"))
-tried("own submission", lambda: (exchange / "inbound/x").write_text("mine"))
-for part in ("outbound", "feedback"):
-    tried(part, lambda: (exchange / part / "x").write_text("changed"))
+MORE_LOOKS = """
 tried("course", lambda: os.listdir(OUTSIDE))
 tried("system", lambda: Path("/usr/x").write_text("changed"))
 tried("capabilities", lambda: [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapBnd")])
@@ -64,7 +48,7 @@ def test_a_learner_works_in_a_container(tmp_path: Path, engine: StandInDocker, m
     with classroom.running():
         ada = Person(classroom.address, "ada")
         ada.start_server()
-        said = ada.run(LOOKS.replace("OUTSIDE", repr(str(classroom.folder))))
+        said = ada.run(LOOKS + MORE_LOOKS.replace("OUTSIDE", repr(str(classroom.folder))))
         found = dict(line.split(" => ", 1) for line in said.splitlines() if " => " in line)
         assert found["name"] == "ada /home/lab /home/lab", said
         assert found["exchange"] == "True ['feedback', 'inbound', 'outbound']"

@@ -22,11 +22,7 @@ HEADERS = {
 }
 """HTTP headers of each page."""
 _templates = Environment(
-    loader=FileSystemLoader([_FOLDER, _FOLDER.parent / "gpus"]),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 
 _templates.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]

@@ -21,6 +21,7 @@ from labkit.linux.free_port import free_port
 TESTS = Path(__file__).parents[2]
 sys.path.append(str(TESTS / "autograder"))
 from classroom_person import FOUR_RANKS, Person  # noqa: E402
+from looks_from_a_server import LOOKS  # noqa: E402
 from small_classroom import ROOT, small_classroom  # noqa: E402
 
 MANIFESTS = ROOT / "cluster/jupyterhub/kubernetes"
@@ -29,26 +30,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
 ]
-
-LOOKS = """
-import os
-from pathlib import Path
-from nbgrader.utils import check_directory, get_username
-
-def tried(what, attempt):
-    try:
-        print(what, "=>", attempt())
-    except Exception as problem:
-        print(what, "=>", type(problem).__name__)
-
-exchange = Path("/exchange/small-course")
-print("name =>", get_username(), Path.home(), Path.cwd())
-print("exchange =>", check_directory("/exchange", write=True, execute=True), sorted(os.listdir(exchange)))
-tried("own home", lambda: Path.home().joinpath("note").write_text("mine"))
-tried("own submission", lambda: (exchange / "inbound/x").write_text("mine"))
-for part in ("outbound", "feedback"):
-    tried(part, lambda: (exchange / part / "x").write_text("changed"))
-"""
 
 
 def claim(name: str) -> dict[str, object]:
