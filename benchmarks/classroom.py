@@ -34,9 +34,11 @@ from classroom_learner import CellFailed, Learner
 from rich.console import Console
 from rich.table import Table
 
-from autograder.classroom.limits.sandboxes import learner_of
-from labkit import catalogue
+from autograder.classroom.limits.sandboxes import running as running_servers
+from labkit import catalogue, forkserver_process
+from labkit.linux import proc
 from labkit.linux.free_port import free_port
+from labkit.zygote import kernel
 
 EXERCISE = "process_group"
 FIRST_CELL = "%load_ext labkit\n%cluster local --nproc-per-node 4"
@@ -53,7 +55,8 @@ BYTES = 20 << 30
 MOST_LEARNERS = 50
 QUIET_CORES, QUIET_SECONDS, LONGEST_SECONDS = 0.02, 4.0, 60.0
 """Sandboxes are quiet when they use less than this part of a core for so long; the last is how long to wait for it."""
-PARTS = ("server", "kernel", "ranks' forkserver", "other")
+PARTS = {"notebook server": "server", kernel.NAME: "kernel", forkserver_process.NAME: "ranks' forkserver", "": "other"}
+"""Of a learner's memory, by the names of processes; the last one has all that have another name."""
 PROGRESS = Console(stderr=True)
 
 
@@ -80,10 +83,10 @@ class Hub:
 
     def sandbox(self, name: str) -> list[psutil.Process]:
         """Return the processes in a learner's sandbox."""
-        for process in self.process.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if learner_of(process.cmdline(), self.homes) == name:
-                    return [process, *process.children(recursive=True)]
+        hubs = [child.pid for child in self.process.children()]
+        for server in (server for hub in hubs for server in running_servers(hub, self.homes)):
+            if server.learner == name:
+                return [psutil.Process(pid) for pid in server.pids() if psutil.pid_exists(pid)]
         return []
 
 
@@ -202,9 +205,7 @@ def megabytes(processes: Iterable[psutil.Process]) -> Counter[str]:
 
 
 def _part(process: psutil.Process) -> str:
-    command = " ".join(process.cmdline())
-    words = {"bwrap": "other", "ipykernel": "kernel", "forkserver/launch.py": PARTS[2], "classroom/launch.py": "server"}
-    return next((part for word, part in words.items() if word in command), "other")
+    return PARTS.get(proc.read(f"{process.pid}/comm").decode().strip(), "other")
 
 
 def _cpu(processes: Iterable[psutil.Process]) -> float:
@@ -240,11 +241,11 @@ def times(found: Measured, at_once: int) -> Table:
 def memory(found: Measured) -> Table:
     """Return the table of megabytes."""
     table = Table(title="Memory of a learner, MB (proportional set size): median over all learners, and by part")
-    for heading in ("", "learners", "all", "most", *PARTS):
+    for heading in ("", "learners", "all", "most", *PARTS.values()):
         table.add_column(heading, justify="right" if heading else "left")
     for state, sizes in found.memory.items():
         totals = [one.total() for one in sizes]
-        parts = [statistics.median(one[part] for one in sizes) for part in PARTS]
+        parts = [statistics.median(one[part] for one in sizes) for part in PARTS.values()]
         table.add_row(state, str(len(sizes)), *(f"{n:.0f}" for n in (statistics.median(totals), max(totals), *parts)))
     return table
 

@@ -1,11 +1,12 @@
 """The forkserver's process, started without importing torch.
 
-It imports torch itself, for seconds. `begin` starts one before the notebook's kernel imports torch, so that both
-import side by side; `ForkServer` takes it over.
+It imports torch itself, for seconds, unless a zygote forks it. `begin` starts one before the notebook's kernel imports
+torch, so that both import side by side; `ForkServer` takes it over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -17,17 +18,24 @@ from pathlib import Path
 from typing import IO
 
 from labkit.transport import datagrams
+from labkit.zygote import ADDRESS, client
+from labkit.zygote.request import Request
 
 _LAUNCH = Path(__file__).parent / "clusters" / "forkserver" / "launch.py"
 # the forkserver itself must have no threads; a rank's own number is set when it starts
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+NAME = "rank forkserver"
+"""Of a forked one, as `ps` shows it."""
+
+Process = subprocess.Popen[bytes] | client.ForkedProcess
 
 
 @dataclass(frozen=True)
 class Begun:
     """A process on its way to being a forkserver."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     control: socket.socket
     """The socket over which `server.serve` takes requests."""
     errors: IO[bytes]
@@ -39,8 +47,13 @@ def launch(
     errors: IO[bytes],
     command_prefix: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-) -> subprocess.Popen[bytes]:
+) -> Process:
     """Start a process that serves the other end of `control`. environment: None for this process's own."""
+    if not command_prefix and environment is None and ADDRESS in os.environ:
+        with contextlib.suppress(client.NoZygote, ValueError), open(os.devnull, "rb") as nothing:
+            own = {**os.environ, **_SINGLE_THREADED}
+            asked = Request("labkit.clusters.forkserver.server:main", None, own, os.getcwd(), NAME)
+            return client.fork(asked, [nothing.fileno(), errors.fileno(), errors.fileno(), control.fileno()])
     # -P: a learner's file called random.py must not shadow the library's
     python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
     return subprocess.Popen(

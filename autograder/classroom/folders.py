@@ -73,6 +73,11 @@ class Folders:
         """Where the proxy reaches the server of `user`. The folder is the hub's: no learner can replace the socket."""
         return self.running / "servers" / f"{user}.sock"
 
+    @property
+    def zygote_socket(self) -> Path:
+        """Where the hub's zygote takes requests. No sandbox sees it."""
+        return self.running / "zygote.sock"
+
     def notices(self, learner: str) -> Path:
         """Folder of what the hub tells a learner. Visible in the learner's sandbox, read-only."""
         return self.running / "notices" / learner

@@ -20,10 +20,14 @@ from autograder.sandbox import view
 from labkit import catalogue, hub_notices, idle_minutes
 from labkit.challenges import sending
 from labkit.progress.home import CLASSROOM_PAGE
+from labkit.zygote import ADDRESS
+from labkit.zygote.provisioner import PROVISIONER
 
 EXCHANGE = "/exchange"
 CONFIGURATION = f"{view.INSIDE}/etc"
 NOTICES = f"{view.INSIDE}/notices"
+ZYGOTE = "@zygote"
+"""Address of the learner's zygote, which the network namespace keeps from all others."""
 _UID = 1000
 """User id inside where an ordinary user starts the hub."""
 
@@ -40,10 +44,10 @@ class Limits:
     """Size of one file; 0: no limit."""
 
 
-def command(folders: Folders, learner: str, uid: int | None, socket: int, limits: Limits) -> list[str]:
-    """Return the command that starts the server of `learner`.
+def command(folders: Folders, learner: str, uid: int | None, limits: Limits) -> list[str]:
+    """Return the command that makes the sandbox of `learner`; inside/launch.py says what runs in it.
 
-    uid: the learner's user id where root starts the hub, else None. socket: file descriptor of a listening socket.
+    uid: the learner's user id where root starts the hub, else None.
     """
     here = Path(__file__).parent
     inside = _UID if uid is None else uid
@@ -72,10 +76,14 @@ def command(folders: Folders, learner: str, uid: int | None, socket: int, limits
     result += ["--ro-bind", str(here / "inside"), f"{view.INSIDE}/classroom"]
     result += ["--ro-bind", str(folders.running / "etc"), CONFIGURATION]
     result += ["--ro-bind", str(folders.notices(learner)), NOTICES]
-    given = {"uid": uid, "socket": socket, "processes": limits.processes, "file_bytes": limits.file_bytes}
-    options = json.dumps(given)
-    launch = [sys.executable, "-P", f"{view.INSIDE}/classroom/launch.py", view.INSIDE, options]
+    launch = [sys.executable, "-S", "-P", f"{view.INSIDE}/classroom/launch.py"]
+    launch += [view.INSIDE, json.dumps(options(uid, limits))]
     return [*result, "--remount-ro", "/", "--chdir", "/", "--", *launch]
+
+
+def options(uid: int | None, limits: Limits) -> dict[str, int | None]:
+    """Return what inside/privileges.py takes from a process."""
+    return {"uid": uid, "processes": limits.processes, "file_bytes": limits.file_bytes}
 
 
 def _more() -> list[Path]:
@@ -103,7 +111,16 @@ def environment(
         sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
         hub_notices.FILE: f"{NOTICES}/{notices.FILE}",
         CLASSROOM_PAGE: page,
+        ADDRESS: ZYGOTE,
+        "JUPYTER_DEFAULT_PROVISIONER_NAME": PROVISIONER,
     }
+
+
+def zygote(folders: Folders, idle_ranks_minutes: int, page: str) -> list[str]:
+    """Return the command of the hub's zygote: with the environment that all learners have, and nothing of the hub's."""
+    shared = environment(folders, {}, "learner", idle_ranks_minutes, page)
+    words = [f"{name}={value}" for name, value in shared.items() if name != ADDRESS]
+    return ["/usr/bin/env", "-i", *words, sys.executable, "-P", "-m", "labkit.zygote", str(folders.zygote_socket)]
 
 
 def configure(folders: Folders) -> None:

@@ -1,12 +1,21 @@
-"""JupyterHub's spawner for sandboxes: each learner's server in namespaces of its own, on a socket opened by the hub."""
+"""JupyterHub's spawner for sandboxes: each learner's server in namespaces of its own, on a socket opened by the hub.
+
+Bubblewrap makes the sandbox with a small program that waits; the hub's zygote forks the server into it, so that all
+learners share what they import.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import socket
 import subprocess
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 from urllib.parse import quote
 
 from aiohttp import ClientError
@@ -16,8 +25,10 @@ from traitlets import Int, Unicode
 
 from autograder.classroom import learner_view
 from autograder.classroom.folders import Folders
-from autograder.sandbox import cgroups
+from autograder.sandbox import cgroups, view
 from autograder.sandbox.cgroups import Cgroup
+from labkit.zygote import client, entering
+from labkit.zygote.request import Request
 
 
 def socket_url(path: Path) -> str:
@@ -45,31 +56,78 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
         return Folders(Path(self.root), Path(self.running), self.course_name)
 
     async def start(self) -> str:
-        """Start the server; return its address."""
+        """Make a sandbox, and have the zygote fork the server into it; return the server's address."""
         name = self.user.name
         uid = self.folders.prepare_learner(name)
         path = self.folders.socket(name)
-        with listening(path) as opened:
-            limits = learner_view.Limits(self.processes, self.memory_bytes, self.file_bytes)
-            command = learner_view.command(self.folders, name, uid, opened.fileno(), limits)
-            group = self._group = self._new_group()
+        limits = learner_view.Limits(self.processes, self.memory_bytes, self.file_bytes)
+        group = self._group = self._new_group()
+        with contextlib.ExitStack() as until_started:
             # the log of a server that does not start is read by whoever runs the hub
-            with (self.folders.hub / f"server-{name}.log").open("wb") as log:
-                self.proc = subprocess.Popen(
-                    command,
-                    env=learner_view.environment(
-                        self.folders, self.get_env(), name, self.idle_ranks_minutes, self.page
-                    ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[opened.fileno()],
-                    start_new_session=True,
-                    preexec_fn=None if group is None else lambda: group.add(os.getpid()),
-                )
-        self.pid = self.proc.pid
-        await self._answer(socket_url(path))
+            log = until_started.enter_context((self.folders.hub / f"server-{name}.log").open("wb"))
+            until_end, lifeline = _pipe(until_started)
+            told, telling = _pipe(until_started)
+            bubblewrap, *options = learner_view.command(self.folders, name, uid, limits)
+            self.proc = subprocess.Popen(
+                [bubblewrap, "--info-fd", str(telling.fileno()), *options],
+                env=self._environment({}),
+                stdin=until_end,
+                stdout=telling,
+                stderr=log,
+                pass_fds=[telling.fileno()],
+                start_new_session=True,
+                preexec_fn=None if group is None else lambda: group.add(os.getpid()),
+            )
+            self.pid = self.proc.pid
+            telling.close()
+            asked = Request(
+                "labkit.zygote.entering:main",
+                {
+                    "join": [] if group is None else group.files(),
+                    "inside": await asyncio.to_thread(self._first_inside, told),
+                    "path": view.INSIDE,
+                    "program": "classroom.zygote:main",
+                    "arguments": learner_view.options(uid, limits),
+                },
+                self._environment(self.get_env()),
+                "/",
+                entering.NAME,
+            )
+            opened = until_started.enter_context(listening(path))
+            nothing = until_started.enter_context(open(os.devnull, "rb"))
+            descriptors = [file.fileno() for file in (nothing, log, log, opened, lifeline)]
+            await asyncio.to_thread(self._fork, asked, descriptors)
+            await self._answer(socket_url(path))
         return socket_url(path)
+
+    def _environment(self, hub: Mapping[str, str]) -> dict[str, str]:
+        return learner_view.environment(self.folders, hub, self.user.name, self.idle_ranks_minutes, self.page)
+
+    def _first_inside(self, told: IO[bytes]) -> int:
+        """Wait until the sandbox is made; return the PID of its first process. Raises `RuntimeError`."""
+        text = b""
+        # bubblewrap tells about the process that it has made, then the program in it that all is ready
+        while not text.endswith(b"\n\n") and (line := told.readline()):
+            text += line
+        try:
+            return int(json.loads(text)["child-pid"])
+        except ValueError:
+            raise self._problem("no sandbox could be made") from None
+
+    def _fork(self, asked: Request, descriptors: list[int]) -> None:
+        """Have the zygote fork the server. It may not have started yet."""
+        limit = time.monotonic() + self.start_timeout
+        while True:
+            try:
+                client.fork(asked, descriptors, str(self.folders.zygote_socket))
+                return
+            except client.NoZygote as problem:
+                if time.monotonic() > limit or self.proc.poll() is not None:
+                    raise self._problem(str(problem)) from problem
+            time.sleep(0.2)
+
+    def _problem(self, what: str) -> RuntimeError:
+        return RuntimeError(f"{what}; the log of {self.user.name}'s server is server-{self.user.name}.log")
 
     def _new_group(self) -> Cgroup | None:
         """Return a control group for the sandbox; None where none can be made, or nothing is limited by it."""
@@ -88,9 +146,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
                 return
             except ClientError:
                 if self.proc.poll() is not None:
-                    raise RuntimeError(
-                        f"the server of {self.user.name} has ended; its log is server-{self.user.name}.log"
-                    ) from None
+                    raise self._problem("the server has ended") from None
                 await asyncio.sleep(0.2)
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
@@ -103,6 +159,12 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
         if self._group is not None:
             await asyncio.to_thread(self._group.remove)
             self._group = None
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Return both ends of a pipe, for reading and writing, that are closed here with `stack`."""
+    read, write = os.pipe()
+    return stack.enter_context(open(read, "rb")), stack.enter_context(open(write, "wb", buffering=0))
 
 
 def listening(path: Path) -> socket.socket:

@@ -160,6 +160,10 @@ class Cgroup:
         for controller in self._folders:
             self._write(controller, "cgroup.procs", pid)
 
+    def files(self) -> list[str]:
+        """Return the files into which a process writes `0` to add itself, and everything it will start."""
+        return [str(folder / "cgroup.procs") for folder in self._folders.values()]
+
     def memory_peak(self) -> int | None:
         """Return the peak bytes; None where the kernel does not record them."""
         return self._number("memory", "memory.max_usage_in_bytes" if self._version == 1 else "memory.peak")

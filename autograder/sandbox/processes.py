@@ -34,10 +34,10 @@ class ResourceSample:
         return sum(self.resident.values()) + self.scratch
 
 
-def look(first: int) -> ResourceSample:
-    """Sample the sandbox with this first process."""
+def look(pids: Iterable[int]) -> ResourceSample:
+    """Sample the sandbox of these processes."""
     threads, ticks, resident = 0, 0, {}
-    for pid in all_of(first):
+    for pid in pids:
         with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
             fields = proc.stat(pid)
             status = proc.table(f"{pid}/status")

@@ -111,7 +111,7 @@ class ResourceAccounting:
         if group is None or cpu is None or count is None:
             for sandbox in self._sandboxes:
                 if sandbox.stands:
-                    seen.append(processes.look(sandbox.first))
+                    seen.append(processes.look(processes.all_of(sandbox.first)))
                     sandbox.cpu = max(sandbox.cpu, seen[-1].cpu_seconds)
         self._cpu = max(self._cpu, sum(sandbox.cpu for sandbox in self._sandboxes) if cpu is None else cpu)
         self._most = max(self._most, sum(one.threads for one in seen) if count is None else count)

@@ -5,7 +5,7 @@
 
 import sys
 
-from autograder.classroom import configured, proxy, spawners
+from autograder.classroom import addresses, configured, learner_view, proxy, spawners
 from autograder.classroom.gpus import configure as gpus
 from autograder.classroom.logins import configure as logins
 from autograder.classroom.site import PAGE_SERVICE
@@ -97,6 +97,11 @@ if classroom.grades_on_submit:
             "environment": {**classroom.service_environment, **configured.passed_on()},
         }
     )
+
+# --- What servers in sandboxes are forked from: without the hub's environment, which has a token
+if site.servers.kind == "sandbox":
+    zygote = learner_view.zygote(folders, site.servers.idle_ranks_minutes, addresses.page(site))
+    c.JupyterHub.services.append({"name": "zygote", "command": configured.ending_with_hub(zygote)})
 
 # --- How much: memory and disk of each learner in a sandbox
 if site.servers.kind == "sandbox" and (site.servers.memory_gib or site.servers.disk_gib):

@@ -7,7 +7,7 @@ import signal
 
 from labkit.linux.libc import checked, libc
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 15, 36, 38
 
 
 def signal_when_parent_ends(signal_number: int = signal.SIGKILL) -> None:
@@ -40,3 +40,8 @@ def gain_no_privileges() -> None:
 def set_dumpable(dumpable: bool) -> None:
     """Set whether others of the same user may read this process's memory and open files."""
     libc.prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0)
+
+
+def set_name(name: str) -> None:
+    """Set the name of this process as `ps` and `top` show it: its first 15 characters."""
+    libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

@@ -46,7 +46,7 @@ class MemoryLimit:
             if _hides(pid):
                 notify(f"A process was ended, since it hides how much memory it uses: {name_of(pid)}.")
                 send_signal(pid, signal.SIGKILL)
-        seen = processes.look(server.first)
+        seen = processes.look(server.pids())
         if seen.at_most <= self._limit:
             return
         held = {pid: processes.own_memory(pid) for pid in seen.pids}

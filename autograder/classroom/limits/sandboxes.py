@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from autograder.sandbox import processes
+from labkit import forkserver_process
 from labkit.linux import proc
+from labkit.zygote import kernel
+
+_ZYGOTE = "labkit.zygote"
+"""In the command of the hub's zygote."""
+_NAMES = {kernel.NAME: "a notebook's kernel", forkserver_process.NAME: "a rank"}
 
 
 @dataclass(frozen=True)
@@ -22,14 +28,21 @@ class RunningServer:
     """PID of bubblewrap, whose end is the end of everything in the sandbox."""
     born: int
     """Start time of that process: another one may have its PID later."""
+    zygote: int | None = field(default=None, compare=False)
+    """PID of the learner's zygote, which the hub's has forked into the sandbox; None before that."""
+
+    def pids(self) -> list[int]:
+        """Return the PIDs of all processes in the sandbox, and of bubblewrap."""
+        return [*processes.all_of(self.first), *([] if self.zygote is None else processes.all_of(self.zygote))]
 
     def kept(self) -> set[int]:
-        """Return the PIDs of bubblewrap, the sandbox's init and the server itself."""
+        """Return the PIDs of what makes the sandbox: bubblewrap, init and a waiting program; zygote and server."""
         found = {self.first}
-        for init in proc.children(self.first):
-            found.add(init)
-            # init adopts orphans of the learner's; the server is the first that it has started
-            born = {pid: start for pid in proc.children(init) if (start := processes.born(pid)) is not None}
+        parents = [*proc.children(self.first), *([] if self.zygote is None else [self.zygote])]
+        for parent in parents:
+            found.add(parent)
+            # init adopts orphans of the learner's; the first that each has started is none of them
+            born = {pid: start for pid in proc.children(parent) if (start := processes.born(pid)) is not None}
             if born:
                 found.add(min(born, key=lambda pid: (born[pid], pid)))
         return found
@@ -37,16 +50,34 @@ class RunningServer:
     def started_by_learner(self) -> list[int]:
         """Return the PIDs of everything else: kernels, ranks, terminals."""
         kept = self.kept()
-        return [pid for pid in processes.all_of(self.first) if pid not in kept and holds_memory(pid)]
+        return [pid for pid in self.pids() if pid not in kept and holds_memory(pid)]
 
 
 def running(hub: int, homes: Path) -> Iterator[RunningServer]:
     """Yield the servers of the hub with this PID. homes: the folder of learners' homes."""
+    commands: dict[int, list[str]] = {}
     for pid in proc.children(hub):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            command = [os.fsdecode(part) for part in proc.read(f"{pid}/cmdline").split(b"\0")]
-            if learner := learner_of(command, homes):
-                yield RunningServer(learner, pid, proc.started(pid))
+            commands[pid] = [os.fsdecode(part) for part in proc.read(f"{pid}/cmdline").split(b"\0")]
+    zygotes = {space: pid for pid, command in commands.items() if _ZYGOTE in command for space, pid in _entered(pid)}
+    for pid, command in commands.items():
+        if learner := learner_of(command, homes):
+            with contextlib.suppress(OSError):
+                spaces = {_pid_namespace(init) for init in proc.children(pid)}
+                zygote = next((found for space, found in zygotes.items() if space in spaces), None)
+                yield RunningServer(learner, pid, proc.started(pid), zygote)
+
+
+def _entered(zygote: int) -> Iterator[tuple[str, int]]:
+    """Yield PID namespaces and the PIDs of the processes that the hub's zygote has forked into them."""
+    for watcher in proc.children(zygote):
+        for pid in proc.children(watcher):
+            with contextlib.suppress(OSError):
+                yield _pid_namespace(pid), pid
+
+
+def _pid_namespace(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/ns/pid")
 
 
 def learner_of(command: Sequence[str], homes: Path) -> str:
@@ -60,11 +91,9 @@ def learner_of(command: Sequence[str], homes: Path) -> str:
 def name_of(pid: int) -> str:
     """Return what a process is for the learner: `a notebook's kernel`, `a rank`, or its program."""
     try:
+        if (known := _NAMES.get(proc.read(f"{pid}/comm").decode(errors="replace").strip())) is not None:
+            return known
         command = proc.read(f"{pid}/cmdline")
-        if b"ipykernel_launcher" in command:
-            return "a notebook's kernel"
-        if b"forkserver/launch.py" in command:
-            return "a rank"
         return f"the program {os.path.basename(os.fsdecode(command.split(bytes(1))[0]))[:40]!r}"
     except OSError:
         return "a process"

@@ -1,0 +1,33 @@
+"""A learner's zygote: the first process of the learner's own in the sandbox, which forks the server and the kernels.
+
+The hub's zygote has forked it; it has everything imported already, and drops all privileges before it does anything.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from labkit.linux import prctl
+from labkit.zygote import ADDRESS
+from labkit.zygote import server as zygote
+
+from . import privileges, server
+
+
+def main(given: dict[str, Any], own: list[int]) -> None:
+    """Fork the server, then serve; returns in forked processes only. own: the server's socket, and its lifeline.
+
+    given: see `learner_view.options`. The sandbox ends when nobody has the lifeline open any more: with the server.
+    """
+    privileges.drop(given["uid"], given["processes"], given["file_bytes"])
+    prctl.set_dumpable(True)  # to the learner its memory is no secret, and /proc is needed
+    if os.fork() == 0:
+        zygote.start_afresh()
+        prctl.set_name(server.NAME)
+        server.main(own[0])
+        return
+    for descriptor in own:
+        os.close(descriptor)
+    prctl.set_name("zygote")
+    zygote.serve(zygote.listen(os.environ[ADDRESS]))()

@@ -1,0 +1,42 @@
+"""From the hub's zygote into a sandbox: a process that goes on in the namespaces of another one, as its own program.
+
+The sandbox is made by a program that is started in it and waits; see `autograder.classroom.spawner`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from labkit.linux import namespaces, prctl
+from labkit.zygote import server
+
+NAME = "sandbox watcher"
+"""Of the process that stays outside, as `ps` shows it."""
+
+
+def main(arguments: dict[str, Any], own: list[int]) -> None:
+    """Be the program `arguments["program"]`, in the namespaces of process `arguments["inside"]`.
+
+    join: files of control groups, into which this process writes that it is to be counted there. path: a folder in
+    which the program is found, in the sandbox's file system. arguments: of the program. Raises `OSError`.
+    """
+    for file in arguments["join"]:
+        Path(file).write_text("0")
+    namespaces.enter(arguments["inside"])
+    pid = os.fork()  # only children are in the PID namespace
+    if pid:
+        # this process stays outside, and tells how the other one ends
+        prctl.set_name(NAME)
+        for descriptor in own:
+            os.close(descriptor)
+        _, status = os.waitpid(pid, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    os.setsid()
+    os.chdir("/")
+    sys.path.insert(0, arguments["path"])
+    program = server.find(arguments["program"])
+    sys.path.remove(arguments["path"])
+    program(arguments["arguments"], own)

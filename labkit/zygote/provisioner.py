@@ -1,0 +1,38 @@
+"""How Jupyter's servers start kernels where there is a zygote: `JUPYTER_DEFAULT_PROVISIONER_NAME=labkit-zygote`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from labkit.zygote import client, kernel
+from labkit.zygote.request import Request
+
+PROVISIONER = "labkit-zygote"
+"""Its name as an entry point of `jupyter_client.kernel_provisioners`."""
+
+
+class ForkedKernel(LocalProvisioner):
+    """Forks Python's kernels, and starts all others as programs."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Launch a kernel."""
+        if cmd[1:3] != ["-m", "ipykernel_launcher"]:
+            return await super().launch_kernel(cmd, **kwargs)
+        folder = kwargs.get("cwd") or os.getcwd()
+        environment = kwargs.get("env") or dict(os.environ)
+        asked = Request("labkit.zygote.kernel:main", cmd[3:], environment, str(folder), kernel.NAME)
+        try:
+            with open(os.devnull, "rb") as nothing:
+                process = client.fork(asked, [nothing.fileno(), 1, 2])
+        except (client.NoZygote, ValueError) as problem:
+            self.log.warning("The kernel is started as a program: %s", problem)
+            return await super().launch_kernel(cmd, **kwargs)
+        self.process = process  # type: ignore[assignment]  # it has the interface of Popen
+        self.pid = self.pgid = process.pid  # a session of its own
+        self.cwd = Path(folder)
+        return self.connection_info
