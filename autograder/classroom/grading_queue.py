@@ -6,13 +6,15 @@ when the service is killed: a submission without a record is judged, again if ne
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import stat
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,22 @@ from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.folders import Folders
 from autograder.classroom.overview.judged import JudgedExercise
 from autograder.classroom.site import Site
+from autograder.intake.folder import is_odd
 from autograder.intake.keeping import write_json
 from autograder.intake.stamps import told_time
 from labkit.replaced_files import replace_text
 
-_LEARNERS_FOLDERS = 200
-"""Maximum submissions of one learner that are looked at: a learner may make any number of folders."""
+_LISTED = 10_000
+"""Maximum names in one learner's folder that are read: a learner may make any number of folders."""
+_EXAMINED = 100
+"""Maximum submissions of one learner for one assignment that are examined, newest first."""
+_REFUSED_PER_DAY = 20
+"""Refused submissions of one learner for one assignment after which the next one waits until tomorrow.
+
+They use up no try, but each is copied, and leaves a record outside the learner's own space.
+"""
+_INTERRUPTED = 3
+"""Judgements of one submission that the service did not survive, after which all others go first."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +114,26 @@ class GradingQueue:
         """Return what is to be judged, in order: what is being judged, then one submission of each learner in turn.
 
         today: the day in UTC, ISO 8601. Of several submissions of a learner for one assignment only the newest is
-        judged. Learners without a try left today are not in it.
+        judged. Learners without a try left today are not in it. A submission with which the service has ended several
+        times comes last.
         """
         done = self.done()
-        used = self._used(done, today)
-        ready = [one for one in self._newest() if used[one.learner, one.assignment] < self._tries]
+        used, refused = self._used(done, today), self._used(done, today, judged=False)
+        ready = [
+            one
+            for one in self._newest()
+            if used[one.learner, one.assignment] < self._tries
+            and refused[one.learner, one.assignment] < _REFUSED_PER_DAY
+        ]
         last = {one.learner: one.finished for one in done}  # oldest first, so the latest stays
         served = sorted(last, key=lambda name: last[name])
         ordered = in_turn(ready, [*(name for name in served if name not in self._behind), *self._behind])
-        now = self._now.read_text() if self._now.exists() else ""
-        return sorted(ordered, key=lambda one: one.path.name != now)  # a stable sort
+        now, begun = self._now.read_text() if self._now.exists() else "", self._begun()
+
+        def late(one: Submission) -> tuple[bool, bool]:
+            return begun.get(one.path.name, 0) >= _INTERRUPTED, one.path.name != now
+
+        return sorted(ordered, key=late)  # a stable sort
 
     def status(self, learner: str, today: str) -> list[Status]:
         """Return how it is with a learner's submissions, one for each assignment."""
@@ -138,12 +160,8 @@ class GradingQueue:
 
     def newest(self) -> dict[tuple[str, str], Submission]:
         """Return the newest submission by learner and assignment, done or not."""
-        newest: dict[tuple[str, str], Submission] = {}
-        for one in self._arrived():
-            key = (one.learner, one.assignment)
-            if key not in newest or one.claimed > newest[key].claimed:
-                newest[key] = one
-        return newest
+        own = sorted(path for path in self._inbound.iterdir() if not path.is_symlink() and path.is_dir())
+        return {(one.learner, one.assignment): one for folder in own for one in self._newest_in(folder)}
 
     def is_done(self, submission: Submission) -> bool:
         """Return whether there is a record of a submission."""
@@ -152,26 +170,41 @@ class GradingQueue:
     def begin(self, submission: Submission) -> None:
         """Record that a submission is being judged."""
         self._records.mkdir(parents=True, exist_ok=True)
-        replace_text(self._now, submission.path.name)
+        name, begun = submission.path.name, self._begun()
+        write_json(self._records / "begun.json", {**begun, name: begun.get(name, 0) + 1})
+        replace_text(self._now, name)
 
     def finish(self, submission: Submission, record: Done) -> None:
         """Record that a submission is done. The record appears whole, or not at all."""
         path = self._record(submission)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, asdict(record))
+        self._forget_begun(submission)
         self._behind = [name for name in self._behind if name != submission.learner]
 
-    def put_behind(self, learner: str) -> None:
-        """Let all other learners take their turn before this one."""
-        self._behind = [*(name for name in self._behind if name != learner), learner]
+    def put_behind(self, submission: Submission) -> None:
+        """Record that a submission could not be judged just now. All other learners take their turn before its own."""
+        self._forget_begun(submission)
+        self._behind = [*(name for name in self._behind if name != submission.learner), submission.learner]
 
     @property
     def _now(self) -> Path:
         return self._records / "now"
 
-    def _used(self, done: Iterable[Done], today: str) -> Counter[tuple[str, str]]:
-        """Count the tries of a day by learner and assignment."""
-        return Counter((one.learner, one.assignment) for one in done if one.judged and one.day == today)
+    def _begun(self) -> dict[str, int]:
+        """Return how often a judgement of each submission has begun, of those that have neither ended nor failed."""
+        path = self._records / "begun.json"
+        found: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    def _forget_begun(self, submission: Submission) -> None:
+        begun = self._begun()
+        if begun.pop(submission.path.name, None) is not None:
+            write_json(self._records / "begun.json", begun)
+
+    def _used(self, done: Iterable[Done], today: str, judged: bool = True) -> Counter[tuple[str, str]]:
+        """Count the tries of a day by learner and assignment, or the refused submissions."""
+        return Counter((one.learner, one.assignment) for one in done if one.judged == judged and one.day == today)
 
     def _newest(self) -> list[Submission]:
         """Return the newest submission of each learner for each assignment, unless it is done."""
@@ -180,26 +213,37 @@ class GradingQueue:
     def _record(self, submission: Submission) -> Path:
         return self._records / submission.learner / f"{submission.path.name}.json"
 
-    def _arrived(self) -> Iterator[Submission]:
-        for own in sorted(self._inbound.iterdir()):
-            if own.is_symlink() or not own.is_dir():
-                continue
+    def _newest_in(self, own: Path) -> Iterator[Submission]:
+        """Yield a learner's newest whole submission for each assignment; none of a folder that its owner has closed."""
+        try:
             with os.scandir(own) as entries:
-                for count, entry in enumerate(entries):
-                    if count == _LEARNERS_FOLDERS:
-                        break
-                    learner, *parts = entry.name.split("+")
-                    if learner != own.name or len(parts) < 2 or parts[0] not in self._assignments:
-                        continue
-                    claimed = told_time(parts[1])
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    # nbgrader writes the secret last
-                    whole = os.path.lexists(os.path.join(entry.path, "submission_secret.txt"))
-                    if claimed is not None and stat.S_ISDIR(status.st_mode) and whole:
-                        yield Submission(learner, parts[0], claimed, Path(entry.path), status.st_ctime)
+                names = [entry.name for entry in islice(entries, _LISTED)]
+        except OSError:
+            return
+        named: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for name in names:
+            learner, *parts = name.split("+")
+            # nbgrader writes no odd name, and no file of ours could have one
+            if learner == own.name and len(parts) > 1 and parts[0] in self._assignments and not is_odd(name):
+                named[parts[0]].append((parts[1], name))
+        for assignment, claims in named.items():
+            # nbgrader's times sort as text: other texts are examined, too, and cost only their author
+            examined = (_whole(own / name, assignment, text) for text, name in heapq.nlargest(_EXAMINED, claims))
+            if whole := next(filter(None, examined), None):
+                yield whole
+
+
+def _whole(path: Path, assignment: str, time: str) -> Submission | None:
+    """Return the submission in a folder if it is complete: nbgrader writes the secret last."""
+    claimed = told_time(time)
+    try:
+        status = path.lstat()
+        os.lstat(path / "submission_secret.txt")
+    except OSError:
+        return None
+    if claimed is None or not stat.S_ISDIR(status.st_mode):
+        return None
+    return Submission(path.parent.name, assignment, claimed, path, status.st_ctime)
 
 
 def _read_records(folder: Path) -> list[Done]:

@@ -67,22 +67,26 @@ class GradingService:
         if not waiting:
             return self._entries.grade_own()
         one = waiting[0]
-        self.queue.begin(one)
-        log.info("grading %s of %s; %d wait", one.assignment, one.learner, len(waiting) - 1)
         try:
             is_entry = challenge_of(one.assignment) is not None
             with nullcontext() if is_entry else grading_alone(self._folders.course):
+                self.queue.begin(one)
+                log.info("grading %s of %s; %d wait", one.assignment, one.learner, len(waiting) - 1)
                 record = self._entries.grade(one) if is_entry else self._grade(one)
-        except (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, OSError) as problem:
-            log.error("%s of %s: %s; again in %.0f s", one.assignment, one.learner, problem, _AFTER_FAILURE_SECONDS)
+        except CourseLocked:
+            raise
+        except Exception as problem:  # whatever a submission does, the next one is judged all the same
+            text = "%s of %s: %s; again in %.0f s"
+            foreseen = isinstance(problem, (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, OSError))
+            log.error(text, one.assignment, one.learner, problem, _AFTER_FAILURE_SECONDS, exc_info=not foreseen)
             self._not_before[one.path] = time.monotonic() + _AFTER_FAILURE_SECONDS
-            self.queue.put_behind(one.learner)
+            self.queue.put_behind(one)
         else:
             self.queue.finish(one, record)
         return True
 
     def _grade(self, one: Submission) -> Done:
-        self._exchange(ExchangeCollect, one, own_inbound=True, update=True)
+        self._exchange(ExchangeCollect, one, own_inbound=True, only=one.path.name, update=True)
         collected = current_record(self._folders.course / COLLECTED / one.learner / one.assignment)
         if collected is None or collected.source != printable(one.path.name):
             refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
@@ -112,7 +116,7 @@ class GradingService:
         best = max((each for each in status.done if each.judged), key=lambda each: each.score, default=None)
         return best if best is not None and best.score > score else None
 
-    def _exchange(self, kind: type[ExchangeCollect] | type[ReleaseFeedback], one: Submission, **own: bool) -> None:
+    def _exchange(self, kind: type[ExchangeCollect] | type[ReleaseFeedback], one: Submission, **own: object) -> None:
         """Run one step of nbgrader's exchange for one learner and one assignment."""
         config = Config(self._course.config)
         config.CourseDirectory.course_id = self._folders.course_name

@@ -22,12 +22,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.exchange.default import ExchangeCollect as NbGraderCollect
 from nbgrader.utils import check_mode
-from traitlets import Bool, Float
+from traitlets import Bool, Float, Unicode
 
 from autograder.intake.folder import (
     STAMPS,
@@ -50,6 +51,8 @@ _TRIES = 20
 """Maximum submissions of one learner that are examined."""
 _KEPT = 1000
 """Maximum refusals that are recorded."""
+_LISTED = 10_000
+"""Maximum names in a learner's own folder that are read: a learner may make any number of folders."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         False,
         help="`inbound/` has a folder for each learner, the only one in which that learner can write: as on the lab's "
         "hub. The folder is then the proof of who wrote a submission, and owners are not checked.",
+    ).tag(config=True)
+    only = Unicode(
+        "",
+        help="Name of the one folder to collect: whoever chose it has seen that it is complete. A newer one may be "
+        "half-written. Empty: the newest of each learner.",
     ).tag(config=True)
     believe_names = Bool(
         False,
@@ -148,12 +156,14 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         # STUDENT+ASSIGNMENT+TIME+RANDOM; names may hold a plus, and so may the time: +0200
         parts = re.compile(rf"(.+)\+{assignment}\+([^+]+(?:\+\d{{4}})?)(\+[\w=-]{{1,64}})?", re.DOTALL)
         for writer, entry in self._entries():
+            if self.only not in ("", entry.name):
+                continue
             match = parts.fullmatch(entry.name)
             if match is None or not fnmatch.fnmatchcase(match[1], course.student_id or "*"):
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 continue
             claimed = told_time(match[2])
             problem = "" if claimed else "the time in its name is none"
@@ -173,9 +183,17 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             for entry in entries:
                 if not self.own_inbound:
                     yield None, entry
-                elif is_student(entry.name) and entry.is_dir(follow_symlinks=False):
-                    with os.scandir(entry) as own:
-                        yield from ((entry.name, each) for each in own)
+                elif self._collects_from(entry):
+                    try:
+                        with os.scandir(entry) as own:
+                            yield from ((entry.name, each) for each in islice(own, _LISTED))
+                    except OSError as problem:  # the learner can close it
+                        self.log.error("Not collected: the folder of %s: %s", entry.name, problem.strerror)
+
+    def _collects_from(self, entry: os.DirEntry[str]) -> bool:
+        """Return whether this entry of `inbound/` is the own folder of a learner whose submissions are wanted."""
+        wanted = fnmatch.fnmatchcase(entry.name, self.coursedir.student_id or "*")
+        return wanted and is_student(entry.name) and entry.is_dir(follow_symlinks=False)
 
     def _foreign(self, student: str, status: os.stat_result) -> str:
         """Return why a folder or file is not the learner's own; empty when it is, or when owners are not checked."""

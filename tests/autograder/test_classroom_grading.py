@@ -59,6 +59,100 @@ def test_the_newest_whole_submission_of_each_learner_waits(tmp_path: Path) -> No
     assert [one.path for one in queue.waiting("2026-12-01")] == [newest]
 
 
+CLOSED = """
+import os, sys
+from pathlib import Path
+from nbgrader.auth import Authenticator
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
+from autograder.classroom.grading_queue import GradingQueue
+from autograder.intake.collect import ExchangeCollect
+from labkit.linux import capabilities
+
+exchange, graded, phase = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+inbound = exchange / "course/inbound"
+capabilities.drop_all()  # root reads closed folders, too
+for mode in (0o000, 0o400):
+    (inbound / "ada").chmod(mode)
+    print([one.learner for one in GradingQueue(inbound, graded, [phase], tries_per_day=5).waiting("2026-12-01")])
+    config = Config(Exchange={"root": str(exchange)}, CourseDirectory={"course_id": "course", "assignment_id": phase})
+    config.CourseDirectory.root = str(graded.parent / f"collected-{mode}")
+    coursedir = CourseDirectory(config=config)
+    ExchangeCollect(coursedir=coursedir, authenticator=Authenticator(), config=config, own_inbound=True).start()
+    print(os.listdir(graded.parent / f"collected-{mode}/submitted"))
+(inbound / "ada").chmod(0o700)
+"""
+
+
+def test_a_learner_who_closes_the_own_folder_stops_nobody_else(tmp_path: Path) -> None:
+    inbound = tmp_path / "exchange/course/inbound"
+    for learner in ("ada", "grace"):
+        arrive(inbound, learner, 1)
+    command = [sys.executable, "-P", "-c", CLOSED, str(tmp_path / "exchange"), str(tmp_path / "graded"), PHASE]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['grace']"] * 4, done.stderr
+
+
+def test_whatever_a_learner_names_a_folder_the_others_are_in_the_queue(tmp_path: Path) -> None:
+    inbound = tmp_path / "inbound"
+    grace, good = arrive(inbound, "grace", 1), arrive(inbound, "ada", 1)
+    claim = f"ada+{PHASE}+2026-12-01 11:00:00.000000 UTC"
+    for odd in (b"x" * (255 - len(claim) - 1), b"\xff", b"a\nb", b"\x1b[2J"):
+        folder = os.fsencode(inbound / "ada" / f"{claim}+") + odd
+        os.mkdir(folder)
+        os.symlink("nowhere", folder + b"/submission_secret.txt")
+    (inbound / "ada" / f"{claim}+link").symlink_to(grace)
+    os.mkfifo(inbound / "ada" / f"{claim}+pipe")
+    (inbound / "ada" / f"{claim}+file").touch()
+    for number in range(300):
+        (inbound / "ada" / f"ada+{PHASE}+2026-11-01 10:00:00.{number:06} UTC+x").mkdir()
+    queue = GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=5)
+    assert [one.path for one in queue.waiting("2026-12-01")] == [good, grace]
+    for one in queue.waiting("2026-12-01"):
+        queue.begin(one)
+        queue.finish(one, Done(one.learner, PHASE, one.path.name, "2026-12-01T10:00:00+00:00", True))
+    assert queue.waiting("2026-12-01") == []
+
+
+def test_a_learner_whose_submissions_are_all_refused_waits_until_tomorrow_too(tmp_path: Path) -> None:
+    inbound = tmp_path / "inbound"
+    queue = GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=2)
+    refused = 0
+    for minute in range(60):
+        arrive(inbound, "ada", minute)
+        for one in queue.waiting("2026-12-01"):
+            refused += 1
+            queue.finish(one, Done("ada", PHASE, one.path.name, "2026-12-01T10:00:00+00:00", judged=False))
+    assert refused == 20 and len(queue.waiting("2026-12-02")) == 1
+    (status,) = queue.status("ada", "2026-12-01")
+    assert waiting_text(status) == "It waits for tomorrow (UTC): today's tries are used."
+
+
+def test_a_submission_with_which_the_service_ends_does_not_block_the_others(tmp_path: Path) -> None:
+    inbound, today = tmp_path / "inbound", "2026-12-01"
+    worst, good = arrive(inbound, "ada", 1), arrive(inbound, "grace", 2)
+
+    def started() -> GradingQueue:
+        return GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=5)
+
+    for _ in range(3):  # each time the service is killed
+        first, second = started().waiting(today)
+        assert (first.path, second.path) == (worst, good)
+        started().begin(first)
+    assert [one.path for one in started().waiting(today)] == [good, worst]
+    started().begin(second)
+    queue = started()
+    assert [one.path for one in queue.waiting(today)] == [good, worst], "grace's is being judged"
+    queue.finish(second, Done("grace", PHASE, good.name, f"{today}T10:00:00+00:00", True))
+    later = arrive(inbound, "grace", 3)
+    assert [one.path for one in started().waiting(today)] == [later, worst], "it stays behind, and is not lost"
+    # a failure that the service has survived is another matter
+    (failed,) = (one for one in queue.waiting(today) if one.learner == "ada")
+    queue.put_behind(failed)
+    assert [one.path for one in started().waiting(today)] == [worst, later]
+
+
 def test_tries_of_a_day_are_counted_by_learner_and_assignment(tmp_path: Path) -> None:
     inbound = tmp_path / "inbound"
     queue = GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=2)

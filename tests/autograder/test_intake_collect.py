@@ -164,6 +164,15 @@ def test_earlier_submissions_are_kept(lab: Class) -> None:
     assert len(list((lab.course / "collected" / LEARNER / ASSIGNMENT).iterdir())) == 3
 
 
+def test_the_chosen_submission_is_collected_though_a_newer_one_is_half_written(lab: Class) -> None:
+    chosen = lab.submit(LEARNER, "x = 'whole'\n")
+    later = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=30)
+    half = renamed(lab.submit(LEARNER, "x = 'half'\n"), later)
+    (half / "submission_secret.txt").unlink()
+    assert lab.collect(only=chosen.name) == {}
+    assert "whole" in lab.module() and lab.record().source == chosen.name
+
+
 def renamed(folder: Path, claimed: datetime) -> Path:
     student, assignment, _, random = folder.name.split("+")
     return folder.rename(folder.with_name(f"{student}+{assignment}+{claimed.strftime(FORMAT)}+{random}"))
