@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -54,6 +55,7 @@ class Ledger:
             objects_without_modes()
             adam_updates.install()
             chunks_on_demand()
+            _collect_as_often_for_each_rank(topology.world_size)
         if account:
             report_to_accounts()
 
@@ -87,3 +89,12 @@ class Ledger:
         """Memory of all ranks over time."""
         samples = [sample for account in self._accounts for sample in account.samples()]
         return tuple(sorted(samples, key=lambda sample: (sample.time, sample.rank)))
+
+
+def _collect_as_often_for_each_rank(ranks: int) -> None:
+    """Let Python look through old objects once for as many new ones of each rank as in a process of its own.
+
+    The ranks' objects count together, so it would look through those of all ranks after each few of every rank.
+    """
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, old * ranks)

@@ -27,7 +27,8 @@ from labkit.torch_versions.fake_tensors import FakeTensor, device_of
 from labkit.torch_versions.tensors import IS_PARAMETER
 
 _TENSOR, _PARAMETER, _FAKE, _SEQUENCE = range(1, 5)
-_KINDS: dict[Any, int] = {Tensor: _TENSOR, Buffer: _TENSOR, Parameter: _PARAMETER, list: _SEQUENCE, tuple: _SEQUENCE}
+COUNTED: dict[Any, int] = {Tensor: _TENSOR, Buffer: _TENSOR, Parameter: _PARAMETER, list: _SEQUENCE, tuple: _SEQUENCE}
+"""Classes of arguments that an operator may read or write, and their kinds."""
 
 
 class Costs:
@@ -65,7 +66,7 @@ class Accounting(UnguardedDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
-            if kind not in _KINDS:
+            if kind not in COUNTED:
                 if kind is FakeTensor:
                     return function(*args, **(kwargs or {}))  # called by code that only wants shapes
                 return NotImplemented  # a DTensor, for example: its operators on local tensors arrive here again
@@ -85,7 +86,7 @@ class Accounting(UnguardedDispatchMode):
         nbytes = 0
         differentiable = False
         for argument in args:
-            kind = _KINDS.get(argument.__class__)
+            kind = COUNTED.get(argument.__class__)
             if kind is None:
                 continue
             if kind == _TENSOR:
@@ -98,12 +99,12 @@ class Accounting(UnguardedDispatchMode):
                     account.is_parameter(argument)
             elif argument and argument[0].__class__ is not int:
                 for item in argument:
-                    if item.__class__ in _KINDS:
+                    if item.__class__ in COUNTED:
                         nbytes += nbytes_of(item)
                         differentiable = differentiable or item.requires_grad
         if kwargs:
             for argument in kwargs.values():
-                kind = _KINDS.get(argument.__class__)
+                kind = COUNTED.get(argument.__class__)
                 if kind is not None and kind != _SEQUENCE and not op.grows:
                     nbytes += nbytes_of(argument)
         if not op.reads_first:
@@ -115,7 +116,7 @@ class Accounting(UnguardedDispatchMode):
 
         output = self._run(op, args, kwargs)
 
-        kind = _KINDS.get(output.__class__)
+        kind = COUNTED.get(output.__class__)
         if kind is None:
             for number, name in op.rewrites:
                 nbytes += nbytes_of(args[number] if number < len(args) else kwargs[name])
@@ -129,7 +130,7 @@ class Accounting(UnguardedDispatchMode):
         else:
             category = self._category(differentiable, args, kwargs)
             for item in output:
-                if item.__class__ in _KINDS:
+                if item.__class__ in COUNTED:
                     nbytes += nbytes_of(item)
                     if op.fresh:
                         account.hold(item, category)
@@ -158,11 +159,11 @@ class Accounting(UnguardedDispatchMode):
         if op.fresh:
             category = COMMUNICATION if op.communicates else self._category(False, args, kwargs)
             for tensor in output if output.__class__ in (list, tuple) else (output,):
-                if _KINDS.get(tensor.__class__) not in (None, _SEQUENCE):
+                if COUNTED.get(tensor.__class__) not in (None, _SEQUENCE):
                     account.hold(tensor, category)
         elif args:
             # a layer's weight is used through a view
-            kind = _KINDS.get(args[0].__class__)
+            kind = COUNTED.get(args[0].__class__)
             if kind == _PARAMETER or (kind == _FAKE and getattr(args[0], IS_PARAMETER, False)):
                 account.is_parameter(args[0])
         if op.grows:
@@ -195,14 +196,14 @@ class Accounting(UnguardedDispatchMode):
 
 
 def _shape(argument: Any) -> Any:
-    if argument.__class__ in _KINDS:
-        return tuple(argument) if _KINDS[argument.__class__] == _SEQUENCE else (argument.shape, argument.dtype)
+    if argument.__class__ in COUNTED:
+        return tuple(argument) if COUNTED[argument.__class__] == _SEQUENCE else (argument.shape, argument.dtype)
     return argument
 
 
 def count_fake_tensors() -> None:
     """Count fake tensors, too: in a process in which all tensors are fake."""
-    _KINDS[FakeTensor] = _FAKE
+    COUNTED[FakeTensor] = _FAKE
 
 
 def bytes_to_create(args: Any, kwargs: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import is_grad_enabled
 
-from labkit.clusters.virtual.device.charging import Accounting, bytes_to_create, resized
+from labkit.clusters.virtual.device.charging import COUNTED, Accounting, bytes_to_create, resized
 from labkit.clusters.virtual.device.fake import Answer, NewResult, Shapes, made
 from labkit.clusters.virtual.device.fake import answer as answer_of
 from labkit.clusters.virtual.device.fake import key as key_of
@@ -45,6 +45,9 @@ class FakeAccounting(Accounting):
         if function is DEVICE_QUERY:  # half of all calls
             argument = args[0]
             return device_of(argument) if argument.__class__ is FakeTensor else NotImplemented
+        for kind in types:
+            if kind not in COUNTED:
+                return NotImplemented  # a DTensor, for example: its operators on local tensors arrive here again
         op = known.get(id(function)) or operator(function)
         key = key_of(op, args, kwargs)
         answer = self._answers.get(key) if key is not None else None
