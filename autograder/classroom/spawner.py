@@ -27,6 +27,7 @@ from autograder.classroom import learner_view
 from autograder.classroom.folders import Folders
 from autograder.sandbox import cgroups, view
 from autograder.sandbox.cgroups import Cgroup
+from autograder.sandbox.inside import seccomp
 from labkit.zygote import client, entering
 from labkit.zygote.request import Request
 
@@ -67,14 +68,18 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
             log = until_started.enter_context((self.folders.hub / f"server-{name}.log").open("wb"))
             until_end, lifeline = _pipe(until_started)
             told, telling = _pipe(until_started)
+            denied = until_started.enter_context(_denied())
             bubblewrap, *options = learner_view.command(self.folders, name, uid, limits)
             self.proc = subprocess.Popen(
-                [bubblewrap, "--info-fd", str(telling.fileno()), *options],
+                [
+                    *(bubblewrap, "--info-fd", str(telling.fileno()), "--add-seccomp-fd", str(denied.fileno())),
+                    *options,
+                ],
                 env=self._environment({}),
                 stdin=until_end,
                 stdout=telling,
                 stderr=log,
-                pass_fds=[telling.fileno()],
+                pass_fds=[telling.fileno(), denied.fileno()],
                 start_new_session=True,
                 preexec_fn=None if group is None else lambda: group.add(os.getpid()),
             )
@@ -165,6 +170,17 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     """Return both ends of a pipe, for reading and writing, that are closed here with `stack`."""
     read, write = os.pipe()
     return stack.enter_context(open(read, "rb")), stack.enter_context(open(write, "wb", buffering=0))
+
+
+def _denied() -> IO[bytes]:
+    """Return a file of the system calls that are denied to bubblewrap's own process in the sandbox, too.
+
+    It belongs to the learner where an ordinary user starts the hub, and could be made to do what others may not.
+    """
+    file = open(os.memfd_create("denied system calls"), "w+b")  # noqa: SIM115  # closed by the caller
+    file.write(seccomp.for_this_machine(seccomp.filter_program) or b"")
+    file.seek(0)
+    return file
 
 
 def listening(path: Path) -> socket.socket:

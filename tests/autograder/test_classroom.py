@@ -67,6 +67,16 @@ for name, port in OUTSIDE["ports"].items():
 tried("network", lambda: socket.create_connection(("192.0.2.1", 80), timeout=5))
 tried("other processes", lambda: [p for p in os.listdir("/proc") if p.isdigit() and b"jupyterhub --config" in
     open(f"/proc/{p}/cmdline", "rb").read().replace(b"\\0", b" ")])
+def seen(file):
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            yield Path("/proc", process, file).read_text()
+        except OSError:  # root's, or one that has ended
+            pass
+
+tried("filters", lambda: sorted({line.split()[1] for text in seen("status") for line in text.splitlines()
+    if line.startswith("Seccomp:")}))
+tried("started with", lambda: [text for text in seen("environ") if "API_TOKEN" in text])
 tried("become root", lambda: os.setuid(0))
 tried("new namespace", lambda: os.unshare(os.CLONE_NEWUSER) if hasattr(os, "unshare") else
     subprocess.run(["unshare", "-U", "true"], capture_output=True, check=True))
@@ -135,6 +145,8 @@ def test_a_learner_s_code_reaches_what_is_its_own_and_nothing_else(ada: Person, 
         assert found[name] in {"OSError", "PermissionError"}, (name, found[name])
     assert found["hub's port"] == "ConnectionRefusedError" and found["network"] == "OSError"
     assert found["other processes"] == "[]"
+    # bubblewrap's own process, the zygote, server and kernel: the same system calls are denied to each
+    assert found["filters"] == "['2']" and found["started with"] == "[]"
     # there is no root to become where an ordinary user has started the hub
     assert found["become root"] in {"PermissionError", "OSError"} and found["new namespace"] == "CalledProcessError"
     for path in ("/users", "/users/grace", "/services", "/proxy", "/groups"):

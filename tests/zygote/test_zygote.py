@@ -1,0 +1,112 @@
+"""A zygote, and processes that it forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.transport import datagrams
+from labkit.zygote import ADDRESS, client
+from labkit.zygote.request import Request
+
+_SERVE = "import sys; from labkit.zygote import server; server.serve(server.listen(sys.argv[1]))()"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("zygote") / "socket"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen([sys.executable, "-P", "-c", _SERVE, str(path)], env=environment) as process:
+        while not path.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        yield str(path)
+        process.kill()
+
+
+def started(
+    address: str, program: str, output: int, arguments: Any = None, more: tuple[int, ...] = (), **own: str
+) -> client.ForkedProcess:
+    asked = Request(f"forked_programs:{program}", arguments, own, "/", "a tested program")
+    with open(os.devnull, "rb") as nothing:
+        return client.fork(asked, [nothing.fileno(), output, output, *more], address)
+
+
+def printed(address: str, program: str, path: Path, **own: str) -> str:
+    with path.open("wb") as output:
+        assert started(address, program, output.fileno(), **own).wait(60) == 0
+    return path.read_text()
+
+
+def test_a_process_has_what_was_asked_for_and_nothing_of_the_zygote_s(address: str, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with (tmp_path / "output").open("wb") as output:
+        process = started(address, "report", output.fileno(), {"a": [1]}, (write,), COLOUR="blue")
+        os.close(write)
+        assert process.wait(60) == 0 == process.poll() == process.returncode
+    with open(read, "rb") as file:
+        assert file.read() == b"written"  # the zygote has not kept the other end
+    first, second = (tmp_path / "output").read_text().splitlines()
+    assert first == "{'a': [1]}|{'COLOUR': 'blue'}|/|a tested progra|True"
+    assert second == "[] 1"
+
+
+def test_no_two_processes_draw_alike(address: str, tmp_path: Path) -> None:
+    one, other = (printed(address, "draw", tmp_path / name, TMPDIR=str(tmp_path)).split() for name in ("one", "other"))
+    assert all(mine != yours for mine, yours in zip(one[:3], other[:3], strict=True))
+    assert one[3] == other[3] == str(tmp_path)
+
+
+def test_its_end_is_told_as_popen_tells_it(address: str) -> None:
+    assert started(address, "end", 1, 3).wait(60) == 3
+    process = started(address, "last", 1)
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+    process.terminate()
+    assert process.wait(60) == -signal.SIGTERM
+    process.kill()  # it has ended: nothing is killed
+
+
+def test_a_request_that_makes_no_sense_harms_no_other(address: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(address)
+        datagrams.send(connection, {"program": "unknown"})
+        answer, _ = datagrams.receive(connection)
+        assert answer is not None and "missing" in answer["error"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(address)
+        connection.send(b"[")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(address)  # and nothing
+    assert started(address, "end", 1, 0).wait(60) == 0
+
+
+def test_without_a_zygote_its_client_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS, raising=False)
+    asked = Request("forked_programs:end", 0, {}, "/", "none")
+    with pytest.raises(client.NoZygote, match="no zygote is running here"):
+        client.fork(asked, [0, 1, 2])
+    with pytest.raises(client.NoZygote, match="does not answer"):
+        client.fork(asked, [0, 1, 2], str(tmp_path / "nothing"))
+
+
+def test_what_is_imported_ahead_starts_no_thread_and_writes_nothing(tmp_path: Path) -> None:
+    program = (
+        "from labkit.zygote import preloading; preloading.load(); import os, sys; "
+        "print(len(os.listdir('/proc/self/task')), 'autograder' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    one = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    environment = {**os.environ, **one, "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run([sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True)
+    assert ran.stdout == "1 False False\n", ran.stderr
+    assert list(tmp_path.iterdir()) == []
