@@ -281,7 +281,7 @@ def look_at_the_class(page: Page, classroom: Classroom) -> None:
     expect(table.get_by_role("row", name="grace")).to_contain_text("not handed in")
     assert barriers(page, "html") == []
     for kind, header in (("table", "assignment,duedate"), ("for Canvas", "Student,ID"), ("for Moodle", "Username,")):
-        with page.expect_download() as download:
+        with page.expect_download(timeout=240_000) as download:
             page.get_by_role("link", name=kind).press("Enter")
         text = download.value.path().read_text()
         assert text.startswith(header) and "ada" in text, text
@@ -355,7 +355,7 @@ def test_standings_show_names_that_learners_chose_and_traces_once_they_are_open(
     assert "ada" not in page.content(), "nobody sees who has chosen a name"
     link = page.get_by_role("link", name="trace of Achilles, racks")
     link.focus()
-    with page.expect_download() as download:
+    with page.expect_download(timeout=240_000) as download:
         page.keyboard.press("Enter")
     assert "traceEvents" in json.loads(download.value.path().read_text())
     assert barriers(page, "html") == []
