@@ -182,22 +182,20 @@ def _reap(children: set[int]) -> None:
 
 
 def main(_: None, own: list[int]) -> None:
-    """Be a forkserver that a zygote has forked. own: the descriptor of the socket."""
+    """Be a forkserver that a zygote has forked, warm already. own: the descriptor of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # its heap is shared with the zygote's other forks: huge pages of its own would be another copy
-    _begin(own[0], [])
+    _serve_one_client(own[0], [])
 
 
-def _begin(control: int, work: Iterable[None]) -> NoReturn:
-    """Serve until the client is gone. work: what to do while it is idle."""
-    warm_up_groups()
-    _share()
+def _serve_one_client(control: int, work: Iterable[None]) -> NoReturn:
     serve(socket.socket(fileno=control), work, idle_seconds=60 * idle_minutes.allowed() or None)
     os._exit(0)  # at once: a client that waits for the end should not wait for torch to be taken apart
 
 
 if __name__ == "__main__":
+    warm_up_groups()
     gc.enable()  # launch.py has disabled it
     # from here on the socket shows the client's end: the kernel would mistake the end of one thread for it
     prctl.outlive_parent()
-    _begin(int(sys.argv[1]), idle_work(import_early=not idle_minutes.allowed()))
+    _serve_one_client(int(sys.argv[1]), idle_work(import_early=not idle_minutes.allowed()))
