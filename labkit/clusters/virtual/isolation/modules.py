@@ -68,7 +68,7 @@ class _Finder(Loader):
         return found
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name)
+        return _stand_ins.setdefault(spec.name, _StandIn(spec.name))
 
     def exec_module(self, module: ModuleType) -> None:
         """Does nothing: each rank runs the module's code for itself."""
@@ -76,6 +76,8 @@ class _Finder(Loader):
 
 _finder = _Finder()
 _specs: dict[str, ModuleSpec] = {}
+_stand_ins: dict[str, _StandIn] = {}
+"""One for each such module, whichever ranks import it at the same time."""
 _code: dict[str, CodeType] = {}
 _outside: dict[str, ModuleType] = {}
 """Modules of threads that belong to no rank."""
@@ -175,8 +177,8 @@ def _own(name: str, by_learner: bool = False) -> ModuleType | None:
     path = getattr(package, "__path__", None)
     if parent and path is None:
         raise ModuleNotFoundError(f"No module named {name!r}; {parent!r} is not a package", name=name)
-    if name not in sys.modules and _find(name, path, by_learner) is not None:
-        sys.modules[name] = _stand_in(name)
+    if known is None and _find(name, path, by_learner) is not None:
+        sys.modules.setdefault(name, _stand_in(name))  # another rank may have done so meanwhile
         return _loaded(name)
     if package is None:
         return None
@@ -221,7 +223,7 @@ def _run(name: str, table: dict[str, ModuleType]) -> None:
     _give_builtins(module)
     if not isinstance(spec.loader, SourceFileLoader):
         return
-    stand_in = sys.modules[name]
+    stand_in = _stand_ins[name]
     _unfinished.add(id(module))
     try:
         if name not in _code:
