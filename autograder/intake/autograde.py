@@ -82,13 +82,31 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
         """Take the submission in before nbgrader looks at it."""
         self._take_in(student_id, assignment_id)
-        wanted: bool = super().init_destination(assignment_id, student_id)
+        begun = self._begun(assignment_id, student_id)
+        # what a killed grader has left would be taken for graded
+        self.force, forced = self.force or begun.exists(), self.force
+        try:
+            wanted: bool = super().init_destination(assignment_id, student_id)
+        finally:
+            self.force = forced
         if wanted:
+            begun.parent.mkdir(parents=True, exist_ok=True)
+            begun.touch()
             # nbgrader does not overwrite an existing page: learners would keep reading the old marks
             course = self.coursedir
             pages = course.format_path(course.feedback_directory, student_id, assignment_id)
             shutil.rmtree(pages, ignore_errors=True)
         return wanted
+
+    def set_permissions(self, assignment_id: str, student_id: str) -> None:
+        """Do as nbgrader does when all notebooks are graded; then this submission is no longer an unfinished one."""
+        super().set_permissions(assignment_id, student_id)
+        self._begun(assignment_id, student_id).unlink(missing_ok=True)
+
+    def _begun(self, assignment: str, student: str) -> Path:
+        """Return the file that is there while a submission is graded."""
+        graded = Path(self._format_dest(assignment, student))
+        return graded.with_name(f".{graded.name}.begun")
 
     def _take_in(self, student: str, assignment: str) -> None:
         course = self.coursedir
