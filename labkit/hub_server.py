@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.catalogue import all_exercises
 from labkit.challenges import sending
-from labkit.jupyterlab import config_path
+from labkit.jupyterlab import config_path, validation
 from labkit.progress import LAB_EXTENSIONS, write_home
 from labkit.start import own_copy
 
@@ -26,6 +26,7 @@ def main() -> None:
     os.chdir(home)
     if exchange := os.environ.get(sending.EXCHANGE):
         os.environ["JUPYTER_CONFIG_PATH"] = str(_enrolled(Path(exchange)))
+        validation.install()
     else:  # nobody releases notebooks to the learner
         for exercise in all_exercises():
             own_copy(exercise)

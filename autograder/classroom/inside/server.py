@@ -16,10 +16,8 @@ from typing import ClassVar
 from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
-from labkit.jupyterlab import config_path
+from labkit.jupyterlab import config_path, validation
 from labkit.progress import LAB_EXTENSIONS, write_home
-
-from . import validation
 
 NAME = "notebook server"
 
