@@ -1,19 +1,25 @@
-"""Attacks on a classroom by a learner: the API of the hub, pages of other sites, forged marks, scripts."""
+"""Attacks on a classroom: the API of the hub, other learners' servers, pages of other sites, forged marks, scripts."""
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import nbformat
+import neighbours
 import psutil
 import pytest
 import requests
 import second_exercise
 from classroom_in_browser import FLAGS, Formgrader, logged_in
 from classroom_person import Person
+from foreign_page import ATTACK, POST_AND_FOLLOW, allowed, foreign_site
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
@@ -22,6 +28,7 @@ from small_classroom import Classroom, Hub, small_classroom
 from system_packages import needs_packages, program
 from urllib3.util import Retry
 
+from autograder.classroom import configured
 from autograder.submissions import with_module
 
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
@@ -106,6 +113,22 @@ ATTEMPTS = (
 )
 
 
+def environments(hub: Hub) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Yield the hub's processes that run, with their environments."""
+    for process in psutil.Process(hub.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            yield process, process.environ()
+
+
+def without_login(classroom: Classroom) -> requests.Session:
+    """Return a session without cookies, which asks again where the proxy has answered for the hub."""
+    nobody = requests.Session()
+    again = Retry(3, status_forcelist=[503], allowed_methods=None, backoff_factor=0.5)
+    nobody.mount("https://", HTTPAdapter(max_retries=again))
+    nobody.verify, nobody.trust_env = str(classroom.certificate), False
+    return nobody
+
+
 def test_a_learner_s_token_gives_nothing_but_the_own_account(ada: Person) -> None:
     said = ada.run(REQUESTS.replace("ATTEMPTS", repr((("GET", "/user", {}), *ATTEMPTS))))
     own, *others = (line.rpartition(" => ") for line in said.splitlines())
@@ -113,22 +136,52 @@ def test_a_learner_s_token_gives_nothing_but_the_own_account(ada: Person) -> Non
     assert all(status in ("400", "403", "404", "405") for _, _, status in others), said
 
 
+def test_nor_does_a_token_that_the_learner_has_asked_for(ada: Person, classroom: Classroom) -> None:
+    assert ada.get("/hub/token").status_code == 200
+    token = ada.send("POST", "/hub", "/api/users/ada/tokens", note="mine").json()["token"]
+    nobody, headers = without_login(classroom), {"Authorization": f"token {token}"}
+
+    def status(method: str, path: str, body: object) -> int:
+        return nobody.request(method, classroom.address + path, headers=headers, json=body, timeout=60).status_code
+
+    assert status("GET", "/hub/api/user", {}) == 200
+    said = {(method, path): status(method, f"/hub/api{path}", body) for method, path, body in ATTEMPTS}
+    assert all(one in (400, 403, 404, 405) for one in said.values()), said
+    for path in ("/services/small-course/api/contents", "/user/grace/api/contents", "/services/classroom/class"):
+        assert status("GET", path, {}) in (403, 404), path
+
+
+def test_a_learner_s_server_finds_nothing_of_another_s(ada: Person, classroom: Classroom, hub: Hub) -> None:
+    grace = person(classroom, "grace")
+    grace.start_server()
+    assert grace.run(neighbours.OFFERS) == "1 seen\n"
+    started = list(environments(hub))
+    listening = []
+    for process, _ in started:
+        with suppress(psutil.NoSuchProcess):
+            listening += [one for one in process.net_connections("all") if one.status == "LISTEN"]
+    ports = sorted({one.laddr.port for one in listening if one.laddr})
+    running = Path(next(found for _, environment in started if (found := environment.get(configured.RUNNING))))
+    sockets = [str(running / name) for name in ("proxy.sock", "servers/grace.sock", "servers/ada.sock")]
+    assert len(ports) >= 3 and all(Path(path).exists() for path in sockets), (ports, sockets)
+    outside = {"ports": ports, "sockets": sockets, "processes": [one.pid for one, _ in started]}
+    said = ada.run(neighbours.LOOKS.replace("{outside}", repr(outside)))
+    found = dict(line.split(" => ") for line in said.splitlines())
+    assert len(found) == 21 + len(ports) + len(sockets), said
+    refused = {"ConnectionRefusedError", "FileNotFoundError", "PermissionError", "OSError", "[]", "EPERM", "EACCES"}
+    assert set(found.values()) <= refused, said
+
+
 def test_each_service_s_token_has_only_what_the_service_needs(
     ada: Person, instructor: Person, classroom: Classroom, hub: Hub
 ) -> None:
     tokens = {}
-    for process in psutil.Process(hub.process.pid).children(recursive=True):
-        environment = process.environ()
+    for process, environment in environments(hub):
         if (name := environment.get("JUPYTERHUB_SERVICE_NAME")) and "bwrap" not in process.name():
             tokens[name] = environment["JUPYTERHUB_API_TOKEN"]
     assert set(tokens) == {"small-course", "classroom", "grading", "culler", "limits"}
 
-    nobody = requests.Session()
-    again = Retry(
-        3, status_forcelist=[503], allowed_methods=None, backoff_factor=0.5
-    )  # the proxy's answer, not the hub's
-    nobody.mount("https://", HTTPAdapter(max_retries=again))
-    nobody.verify, nobody.trust_env = str(classroom.certificate), False
+    nobody = without_login(classroom)
 
     def status(token: str, method: str, path: str) -> int:
         headers, url = {"Authorization": f"token {token}"}, f"{classroom.address}{path}"
@@ -328,3 +381,117 @@ def test_nothing_of_a_submission_runs_in_the_instructor_s_browser(
     expect(page.locator(".jp-NotebookPanel")).to_contain_text("def pass_it_on")
     page.wait_for_load_state("networkidle")
     assert seen() == set()
+
+
+def state(ada: Person, instructor: Person, classroom: Classroom) -> dict[str, object]:
+    """Return what a page of another site would like to change."""
+    found: dict[str, object] = {}
+    for who, server in ((ada, "/user/ada"), (instructor, "/services/small-course")):
+        for kind, name in (("kernels", "id"), ("terminals", "name"), ("sessions", "id")):
+            answer = who.get(f"{server}/api/{kind}")
+            found[f"{server} {kind}"] = sorted(one[name] for one in answer.json())
+    found["users"] = {one["name"]: (one["admin"], one["server"]) for one in instructor.get("/hub/api/users").json()}
+    with closing(sqlite3.connect(classroom.folder / "hub/jupyterhub.sqlite")) as database:
+        found["tokens"] = database.execute("select note from api_tokens where note like '%evil%'").fetchall()
+    for folder in ("homes/ada", "course", "exchange/small-course/inbound/ada", "exchange/small-course/outbound"):
+        names = (path.name for path in (classroom.folder / folder).iterdir())
+        found[folder] = sorted(name for name in names if not name.startswith((".", "gradebook.db")))
+    return found
+
+
+def test_a_page_of_another_site_reads_and_changes_nothing(
+    browser: Browser, classroom: Classroom, hub: Hub, ada: Person, instructor: Person
+) -> None:
+    hub_at, course = classroom.address, "/services/small-course"
+    kernel = ada.post("/api/kernels", name="python3").json()
+    instructor.get(f"{course}/lab")
+    theirs = instructor.send("POST", course, "/api/kernels", name="python3").json()
+    evil = '{"name": "python3", "note": "evil=", "usernames": ["mallory"], "content": "x", "type": "file"}'
+    hubs = [
+        ("POST", "/hub/api/users"),
+        ("POST", "/hub/api/shutdown"),
+        ("DELETE", "/hub/api/users/ada/server"),
+        ("POST", "/services/classroom/"),
+    ]
+    attacks = {
+        "instructor": (
+            [
+                *("/hub/api/user", "/hub/token", "/hub/admin", f"{course}/api/contents"),
+                "/services/classroom/class",
+                f"{course}/formgrader/manage_submissions/{PHASE}",
+            ],
+            [
+                *hubs,
+                ("POST", "/hub/api/users/instructor/tokens"),
+                ("POST", f"{course}/formgrader/api/assignment/{PHASE}/unrelease"),
+                ("POST", f"{course}/formgrader/api/submission/{PHASE}/ada/autograde"),
+                ("POST", f"{course}/api/kernels"),
+                ("POST", f"{course}/api/terminals"),
+                ("PUT", f"{course}/api/contents/evil"),
+                ("DELETE", f"{course}/api/kernels/{theirs['id']}"),
+            ],
+            [f"{course}/api/kernels/{theirs['id']}/channels", f"{course}/api/events/subscribe"],
+        ),
+        "ada": (
+            [
+                *("/hub/api/user", "/hub/token", "/services/classroom/", "/user/ada/lab", "/user/ada/api/contents"),
+                *("/user/ada/files/HOME.md", "/user/ada/assignments?course_id=small-course"),
+            ],
+            [
+                *hubs,
+                ("POST", "/hub/api/users/ada/tokens"),
+                ("POST", f"/user/ada/assignments/submit?course_id=small-course&assignment_id={PHASE}"),
+                ("POST", "/user/ada/api/kernels"),
+                ("POST", "/user/ada/api/terminals"),
+                ("POST", "/user/ada/api/shutdown"),
+                ("PUT", "/user/ada/api/contents/evil"),
+                ("DELETE", f"/user/ada/api/kernels/{kernel['id']}"),
+            ],
+            [f"/user/ada/api/kernels/{kernel['id']}/channels", "/user/ada/api/events/subscribe"],
+        ),
+    }
+    before = state(ada, instructor, classroom)
+    for name, (pages, posts, sockets) in attacks.items():
+        password = hub.password if name == "instructor" else "correct horse"
+        page = logged_in(browser, f"{hub_at}/hub/login?next=%2Fhub%2Fhome", name, password)
+        page.wait_for_url(f"{hub_at}/hub/home")
+        for path in (f"{course}/lab" if name == "instructor" else "/user/ada/lab", "/services/classroom/"):
+            page.goto(hub_at + path, wait_until="commit")  # each gives a cookie of its own
+        given = {
+            "pages": [hub_at + path for path in pages],
+            "posts": [(method, hub_at + path, "application/json", evil) for method, path in posts],
+            "sockets": [hub_at.replace("https", "wss") + path for path in sockets],
+        }
+        page.goto(f"{hub_at}/hub/home")
+        tokens = {one["path"]: one["value"] for one in page.context.cookies() if one["name"] == "_xsrf"}
+
+        def with_token(url: str, tokens: dict[str, str] = tokens) -> str:
+            service = max((path for path in tokens if urlsplit(url).path.startswith(path)), key=len)
+            return f"{url}{'&' if '?' in url else '?'}_xsrf={quote(tokens[service])}"
+
+        own = page.evaluate(
+            ATTACK, {"posts": [], **{kind: [with_token(url) for url in given[kind]] for kind in ("pages", "sockets")}}
+        )
+        able = [what for what, outcome in own.items() if outcome in (200, "connected")]
+        assert len(able) == len(pages) + len(sockets), json.dumps(own, indent=1)
+        for certificate in (None, classroom.certificate):
+            with foreign_site(certificate) as address:
+                page.goto(address)
+                assert allowed(page.evaluate(ATTACK, given)) == {}, (name, address)
+                shown = [frame.evaluate("document.body.innerText") for frame in page.frames[1:]]
+                refused = [text for text in shown if re.search(r"(refused to connect\.|ERROR (400|403|503))$", text)]
+                assert len(shown) == len(refused) > len(pages), shown
+                start, _, rest = evil.partition("=")
+                forms = [(path, {start: rest}, "text/plain") for method, path in posts if method == "POST"]
+                other = {"username": "grace", "password": "correct horse"}
+                forms.append(("/hub/login", other, "application/x-www-form-urlencoded"))
+                for path, fields, kind in forms:
+                    tab = page.context.new_page()  # left open: it may still show the answer
+                    tab.goto(address)
+                    with tab.expect_response(lambda one: one.request.method == "POST") as answer:
+                        tab.evaluate(POST_AND_FOLLOW, [hub_at + path, fields, kind])
+                    # 503 is the proxy's answer where the hub has refused before it has read all
+                    assert answer.value.status in (400, 403, 503), (name, address, path)
+        page.goto(f"{hub_at}/hub/api/user")
+        assert f'"name": "{name}"' in page.content(), "still logged in, as the same person"
+    assert state(ada, instructor, classroom) == before
