@@ -40,21 +40,22 @@ def main(path: Path, count: int, demo: bool) -> int:
     path: the site's settings. count: number of learners `learner1`, `learner2`, ... who may log in, too.
     """
     site = sites.load(path)
-    if demo and site.servers.kind == "slurm":
-        raise CommandError("--demo makes learners of its own: use it with servers of kind sandbox")
+    shared = site.servers.shared_exchange
+    if demo and shared is not None:
+        raise CommandError("--demo makes learners of its own, not users of a system: use servers of kind sandbox")
     console = Console(highlight=False)
     if problems := missing(site):
         raise CommandError("\n".join(["the hub cannot run here:", *(f"  {problem}" for problem in problems)]))
     with _only_hub(site.folder), _running_folder() as running:
-        folders = Folders(site.folder, running, site.course.name)
-        if site.servers.kind == "slurm" and site.servers.slurm is not None:
-            folders.share_exchange(Path(site.servers.slurm.exchange))
+        folders = Folders.of(site, running)
+        if shared is not None:
+            folders.share_exchange(shared)
         folders.prepare()
         known = learners(site, folders.root)
         new = [name for name in (f"learner{number}" for number in range(1, count + 1)) if name not in known]
         add_learners(folders.root, new)
         people = [*known, *new]
-        if site.servers.kind != "slurm":  # there the homes are the cluster's
+        if shared is None:  # else they have homes
             for name in people:
                 folders.prepare_learner(name)
         learner_view.configure(folders)

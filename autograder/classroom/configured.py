@@ -27,7 +27,7 @@ _OWN_FOLDERS = """\
 c.ExchangeCollect.own_inbound = True
 c.ExchangeFactory.release_feedback = 'autograder.classroom.exchange.ReleaseFeedback'
 """
-"""Settings where each learner sees only an own part of the exchange; users of a cluster share one."""
+"""Settings where each learner sees only an own part of the exchange; users of a system share one."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Classroom:
 def from_environment() -> Classroom:
     """Return the classroom that `labkit hub` has started."""
     site = sites.load(Path(os.environ[SITE]))
-    folders = Folders(site.folder, Path(os.environ[RUNNING]), site.course.name)
+    folders = Folders.of(site, Path(os.environ[RUNNING]))
     return Classroom(site, folders, learners(site, site.folder))
 
 
@@ -108,6 +108,6 @@ def configure_instructors(folders: Folders, site: Site) -> None:
     (own / "nbgrader_config.py").write_text(
         "c = get_config()\n"
         f"c.Exchange.root = {str(folders.exchange)!r}\n"
-        f"{'' if site.servers.kind == 'slurm' else _OWN_FOLDERS}"
+        f"{'' if folders.shares_exchange else _OWN_FOLDERS}"
         f"c.FeedbackExporter.reveal = {site.grading.feedback!r}\n"
     )

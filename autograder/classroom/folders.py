@@ -22,6 +22,13 @@ class Folders:
     root: Path
     running: Path
     course_name: str
+    shares_exchange: bool = False
+    """Whether learners are users of a system, who see one exchange: see `share_exchange`."""
+
+    @classmethod
+    def of(cls, site: Site, running: Path) -> Folders:
+        """Return the folders of a site's classroom."""
+        return cls(site.folder, running, site.course.name, site.servers.shared_exchange is not None)
 
     @property
     def course(self) -> Path:
@@ -68,6 +75,10 @@ class Folders:
     def in_exchange(self, part: str, learner: str = "") -> Path:
         """A folder of the course in the exchange: `outbound` of all, `inbound` or `feedback` of one learner."""
         return self.exchange / self.course_name / part / learner
+
+    def feedback(self, learner: str) -> Path:
+        """Where a learner's feedback is in the exchange. A shared one has all pages in one folder."""
+        return self.in_exchange("feedback", "" if self.shares_exchange else learner)
 
     def socket(self, user: str) -> Path:
         """Where the proxy reaches the server of `user`. The folder is the hub's: no learner can replace the socket."""

@@ -6,9 +6,11 @@ when the service is killed: a submission without a record is judged, again if ne
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import os
+import pwd
 import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -96,10 +98,15 @@ class Status:
 
 
 class GradingQueue:
-    """inbound: folder of learners' folders. records: folder of the records, written by one process."""
+    """inbound: folder of learners' folders. records: folder of the records, written by one process.
 
-    def __init__(self, inbound: Path, records: Path, assignments: Sequence[str], tries_per_day: int) -> None:
-        self._inbound, self._records = inbound, records
+    shared: `inbound` is one folder of all learners, who are users of this system: a submission's learner is its owner.
+    """
+
+    def __init__(
+        self, inbound: Path, records: Path, assignments: Sequence[str], tries_per_day: int, shared: bool = False
+    ) -> None:
+        self._inbound, self._records, self._shared = inbound, records, shared
         self._assignments, self._tries = tuple(assignments), tries_per_day
         self._behind: list[str] = []
         self._done = CachedReads(_read_records)
@@ -108,7 +115,12 @@ class GradingQueue:
     def of(cls, folders: Folders, site: Site) -> GradingQueue:
         """Return the queue of a classroom: submissions that are graded as they come in, and entries of challenges."""
         assignments = [*site.grading.on_submit, *map(assignment_of, site.challenges.open)]
-        return cls(folders.in_exchange("inbound"), folders.graded, assignments, site.grading.tries_per_day)
+        inbound, tries = folders.in_exchange("inbound"), site.grading.tries_per_day
+        return cls(inbound, folders.graded, assignments, tries, folders.shares_exchange)
+
+    def of_all(self, assignments: Sequence[str]) -> GradingQueue:
+        """Return a queue of the same exchange and records, for other assignments."""
+        return GradingQueue(self._inbound, self._records, assignments, self._tries, self._shared)
 
     def waiting(self, today: str) -> list[Submission]:
         """Return what is to be judged, in order: what is being judged, then one submission of each learner in turn.
@@ -160,8 +172,7 @@ class GradingQueue:
 
     def newest(self) -> dict[tuple[str, str], Submission]:
         """Return the newest submission by learner and assignment, done or not."""
-        own = sorted(path for path in self._inbound.iterdir() if not path.is_symlink() and path.is_dir())
-        return {(one.learner, one.assignment): one for folder in own for one in self._newest_in(folder)}
+        return {(one.learner, one.assignment): one for claims in self._claims() for one in self._newest_of(*claims)}
 
     def is_done(self, submission: Submission) -> bool:
         """Return whether there is a record of a submission."""
@@ -213,27 +224,47 @@ class GradingQueue:
     def _record(self, submission: Submission) -> Path:
         return self._records / submission.learner / f"{submission.path.name}.json"
 
-    def _newest_in(self, own: Path) -> Iterator[Submission]:
-        """Yield a learner's newest whole submission for each assignment; none of a folder that its owner has closed."""
-        try:
-            with os.scandir(own) as entries:
-                names = [entry.name for entry in islice(entries, _LISTED)]
-        except OSError:
+    def _claims(self) -> Iterator[tuple[str, Path, list[str]]]:
+        """Yield learners, a folder, and the names of their entries in it; none of one that its owner has closed."""
+        if self._shared:
+            yield from self._by_owner()
             return
+        for own in sorted(path for path in self._inbound.iterdir() if not path.is_symlink() and path.is_dir()):
+            names: list[str] = []
+            with contextlib.suppress(OSError), os.scandir(own) as entries:
+                names = [entry.name for entry in islice(entries, _LISTED)]
+            yield own.name, own, names
+
+    def _by_owner(self) -> Iterator[tuple[str, Path, list[str]]]:
+        owned: dict[int, list[str]] = defaultdict(list)
+        with os.scandir(self._inbound) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # it is gone
+                    names = owned[entry.stat(follow_symlinks=False).st_uid]
+                    if len(names) < _LISTED:
+                        names.append(entry.name)
+        for uid, names in owned.items():
+            with contextlib.suppress(KeyError):  # no user of this system
+                yield pwd.getpwuid(uid).pw_name, self._inbound, names
+
+    def _newest_of(self, learner: str, folder: Path, names: Iterable[str]) -> Iterator[Submission]:
+        """Yield a learner's newest whole submission for each assignment."""
         named: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for name in names:
-            learner, *parts = name.split("+")
+            author, *parts = name.split("+")
             # nbgrader writes no odd name, and no file of ours could have one
-            if learner == own.name and len(parts) > 1 and parts[0] in self._assignments and not is_odd(name):
+            if author == learner and len(parts) > 1 and parts[0] in self._assignments and not is_odd(name):
                 named[parts[0]].append((parts[1], name))
         for assignment, claims in named.items():
             # nbgrader's times sort as text: other texts are examined, too, and cost only their author
-            examined = (_whole(own / name, assignment, text) for text, name in heapq.nlargest(_EXAMINED, claims))
+            examined = (
+                _whole(learner, assignment, folder / name, text) for text, name in heapq.nlargest(_EXAMINED, claims)
+            )
             if whole := next(filter(None, examined), None):
                 yield whole
 
 
-def _whole(path: Path, assignment: str, time: str) -> Submission | None:
+def _whole(learner: str, assignment: str, path: Path, time: str) -> Submission | None:
     """Return the submission in a folder if it is complete: nbgrader writes the secret last."""
     claimed = told_time(time)
     try:
@@ -243,7 +274,7 @@ def _whole(path: Path, assignment: str, time: str) -> Submission | None:
         return None
     if claimed is None or not stat.S_ISDIR(status.st_mode):
         return None
-    return Submission(path.parent.name, assignment, claimed, path, status.st_ctime)
+    return Submission(learner, assignment, claimed, path, status.st_ctime)
 
 
 def _read_records(folder: Path) -> list[Done]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from nbgrader.auth import Authenticator
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError
+from nbgrader.exchange.default import Exchange, ExchangeReleaseFeedback
 from traitlets.config import Config
 
 from autograder.batch.lock import CourseLocked, grading_alone
@@ -86,7 +87,8 @@ class GradingService:
         return True
 
     def _grade(self, one: Submission) -> Done:
-        self._exchange(ExchangeCollect, one, own_inbound=True, only=one.path.name, update=True)
+        own_inbound = not self._folders.shares_exchange
+        self._exchange(ExchangeCollect, one, own_inbound=own_inbound, only=one.path.name, update=True)
         collected = current_record(self._folders.course / COLLECTED / one.learner / one.assignment)
         if collected is None or collected.source != printable(one.path.name):
             refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
@@ -105,7 +107,7 @@ class GradingService:
     def _return(self, one: Submission) -> tuple[float, float]:
         """Return feedback on what is graded; return its score and the highest possible one."""
         self._course.feedback(one.assignment, one.learner)
-        self._exchange(ReleaseFeedback, one)
+        self._exchange(ExchangeReleaseFeedback if self._folders.shares_exchange else ReleaseFeedback, one)
         return self._course.total(one.assignment, one.learner)
 
     def _better(self, one: Submission, score: float) -> Done | None:
@@ -116,7 +118,7 @@ class GradingService:
         best = max((each for each in status.done if each.judged), key=lambda each: each.score, default=None)
         return best if best is not None and best.score > score else None
 
-    def _exchange(self, kind: type[ExchangeCollect] | type[ReleaseFeedback], one: Submission, **own: object) -> None:
+    def _exchange(self, kind: type[Exchange], one: Submission, **own: object) -> None:
         """Run one step of nbgrader's exchange for one learner and one assignment."""
         config = Config(self._course.config)
         config.CourseDirectory.course_id = self._folders.course_name

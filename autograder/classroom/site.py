@@ -159,6 +159,14 @@ class Slurm(_Table):
     hub_address: Address | None = None
 
 
+class Users(_Table):
+    """Users of this machine, whom the learners are."""
+
+    exchange: Annotated[str, Field(pattern=r"^/[^\s'\"]+$")]
+    lab: Annotated[str, Field(pattern=r"^/[^\n]+$")]
+    python: Annotated[str, Field(pattern=r"^/[^\n]+$")] = sys.executable
+
+
 class Docker(_Table):
     """Containers of this machine's Docker."""
 
@@ -184,7 +192,7 @@ class Kubernetes(_Table):
 class Servers(_Table):
     """Where learners' servers run, what each may use, and when they are stopped."""
 
-    kind: Literal["sandbox", "docker", "kubernetes", "slurm"] = "sandbox"
+    kind: Literal["sandbox", "docker", "kubernetes", "slurm", "users"] = "sandbox"
     idle_minutes: Annotated[int, Field(ge=0)] = 120
     idle_ranks_minutes: Annotated[int, Field(ge=0)] = 30
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
@@ -194,6 +202,13 @@ class Servers(_Table):
     docker: Docker | None = None
     kubernetes: Kubernetes | None = None
     slurm: Slurm | None = None
+    users: Users | None = None
+
+    @property
+    def shared_exchange(self) -> Path | None:
+        """nbgrader's exchange where learners are users of a system, and share it by its permissions; else None."""
+        table = {"slurm": self.slurm, "users": self.users}.get(self.kind)
+        return None if table is None else Path(table.exchange)
 
 
 class Grading(_Table):
@@ -304,22 +319,18 @@ def _about_servers(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("servers", kind, "hub_address"), "servers reach the hub's API by http://, inside of their network"
     if servers.kind == "slurm":
         yield from _about_slurm(site)
+    if servers.kind in ("slurm", "users") and site.login.kind == "first-use":
+        system = "the cluster" if servers.kind == "slurm" else "this machine"
+        yield (
+            ("login", "kind"),
+            f"servers are those of users of {system}, so the login must prove who that is: pam, openid or lti",
+        )
 
 
 def _about_slurm(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
     slurm = site.servers.slurm
     if slurm is not None and slurm.hub_address is None and urlsplit(site.hub.public).hostname == "0.0.0.0":
         yield ("servers", "slurm"), "hub_address is missing: nodes cannot reach the hub at 0.0.0.0"
-    if site.login.kind == "first-use":
-        yield (
-            ("login", "kind"),
-            "servers on Slurm run as users of the cluster, so the login must prove who that is: pam, openid or lti",
-        )
-    own_inbound = "with servers on Slurm, `inbound` of the exchange is one folder of all learners; collect instead"
-    if site.grading.on_submit:
-        yield ("grading", "on_submit"), own_inbound
-    if site.challenges.open:
-        yield ("challenges", "open"), own_inbound
 
 
 def _about_gpus(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -58,6 +58,13 @@ class Person:
             page = self.session.get(f"{self.server}/lab", timeout=60)
         assert page.url.startswith(self.server), page.url
 
+    def stop_server(self) -> requests.Response:
+        """Stop one's own server, as the hub's page does; the hub may not have finished when it answers."""
+        self.get("/hub/home")
+        token = next(c.value for c in self.session.cookies if c.name == "_xsrf" and c.path == "/hub/")
+        url, headers = f"{self.address}/hub/api/users/{self.name}/server", {"X-XSRFToken": str(token)}
+        return self.session.delete(url, headers=headers, timeout=120)
+
     def post(self, path: str, **fields: object) -> requests.Response:
         """Post JSON to one's own server, as JupyterLab does."""
         return self.send("POST", f"/user/{self.name}", path, **fields)

@@ -31,10 +31,14 @@ class Classroom:
     address: str
     site: Path
     environment: dict[str, str] = field(repr=False, default_factory=dict)
+    moved_to: Path | None = None
+    """`folder` of `[hub]`, if the settings name one."""
+    prefix: tuple[str, ...] = ()
+    """A command that becomes the hub's."""
 
     @property
     def folder(self) -> Path:
-        return self.root / "classroom"
+        return self.moved_to or self.root / "classroom"
 
     @property
     def exchange(self) -> Path:
@@ -43,6 +47,12 @@ class Classroom:
     def labkit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-m", "labkit", *arguments]
         return subprocess.run(command, env=self.environment, cwd=self.root, capture_output=True, text=True)
+
+    def learners_lab(self, folder: Path) -> Path:
+        """Copy what learners may see of the lab into a new folder; return it."""
+        for part in ("labkit", "templates", "docs"):
+            shutil.copytree(self.root / part, folder / part)
+        return folder
 
     @property
     def certificate(self) -> Path:
@@ -65,7 +75,9 @@ class Classroom:
         log = self.root / "hub.out"
         with log.open("w") as output:
             command = [sys.executable, "-P", "-m", "labkit", "hub", "--site", str(self.site), *arguments]
-            hub = subprocess.Popen(command, env=self.environment, cwd=self.root, stdout=output, stderr=output)
+            hub = subprocess.Popen(
+                [*self.prefix, *command], env=self.environment, cwd=self.root, stdout=output, stderr=output
+            )
         try:
             while "Ctrl-C stops the hub" not in log.read_text():
                 assert hub.poll() is None, log.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -151,6 +152,15 @@ def test_a_submission_with_which_the_service_ends_does_not_block_the_others(tmp_
     (failed,) = (one for one in queue.waiting(today) if one.learner == "ada")
     queue.put_behind(failed)
     assert [one.path for one in started().waiting(today)] == [worst, later]
+
+
+def test_in_a_shared_inbound_a_submission_is_its_owner_s(tmp_path: Path) -> None:
+    inbound, me = tmp_path / "inbound", pwd.getpwuid(os.geteuid()).pw_name
+    mine = arrive(inbound, "", 1, name=me)
+    arrive(inbound, "", 2, name="grace")
+    (inbound / f"{me}+{PHASE}+2026-12-01 10:03:00.000000 UTC+x").symlink_to(mine)
+    queue = GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=5, shared=True)
+    assert [(one.learner, one.path) for one in queue.waiting("2026-12-01")] == [(me, mine)]
 
 
 def test_tries_of_a_day_are_counted_by_learner_and_assignment(tmp_path: Path) -> None:

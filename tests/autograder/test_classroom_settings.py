@@ -44,12 +44,12 @@ WRONG = {
         "servers.slurm.exchange: String should match pattern"
     ),
     '[servers]\nkind = "slurm"\n[servers.slurm]\nexchange = "/x"\n[login]\nkind = "first-use"': (
-        "servers on Slurm run as users of the cluster, so the login must prove who that is"
+        "servers are those of users of the cluster, so the login must prove who that is"
     ),
-    '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\nslurm = { exchange = "/x" }\n[challenges]\nopen = ["goodput"]': (
-        "with servers on Slurm, `inbound` of the exchange is one folder of all learners"
+    '[servers]\nkind = "users"\nusers = { exchange = "/x", lab = "/y" }\n[login]\nkind = "first-use"': (
+        "servers are those of users of this machine, so the login must prove who that is"
     ),
-    'folder = "x"\n[servers]\nkind = "vm"': "servers.kind: Input should be 'sandbox', 'docker', 'kubernetes' or",
+    'folder = "x"\n[servers]\nkind = "vm"': "servers.kind: Input should be 'sandbox', 'docker', 'kubernetes', 'slurm'",
     'folder = "x"\n[servers]\nkind = "docker"': "the table [servers.docker] is missing",
     'folder = "x"\n[servers.docker]\nimage = "x"\ncpus = 0': "servers.docker.cpus: Input should be greater than 0",
     'folder = "x"\n[servers.docker]\nimage = "x"\nhub_address = "https://hub:8081"': "hub's API by http://, inside",

@@ -91,7 +91,7 @@ class ClassReader:
     def assignments(self, learners: Sequence[str]) -> dict[str, list[AssignmentStatus]]:
         """Return how it is with each learner's assignments."""
         released = self.released()
-        arrivals = GradingQueue(self._folders.in_exchange("inbound"), self._folders.graded, list(released), 1).newest()
+        arrivals = self._queue.of_all(list(released)).newest()
         attempts = self.attempts(learners)
         return {
             learner: [
@@ -151,7 +151,7 @@ class ClassReader:
         )
         handed_in = newest.claimed if uncollected and newest is not None else kept.handed_in or graded_at
         verdicts = self._verdicts(course / "verdicts" / place)
-        pages, returned = self._pages(course / "feedback" / place), self._returned(self._feedback(learner))
+        pages, returned = self._pages(course / "feedback" / place), self._returned(self._folders.feedback(learner))
 
         def status(exercise: Exercise) -> ExerciseStatus:
             notebook = Path(exercise.notebook_name).stem
@@ -176,9 +176,6 @@ class ClassReader:
             uncollected or ungraded,
             tuple(map(status, exercises)),
         )
-
-    def _feedback(self, learner: str) -> Path:
-        return self._folders.in_exchange("feedback", learner)
 
 
 def _state(marks: NotebookMarks | None, waits: bool, written: bool) -> State:

@@ -4,7 +4,9 @@ sandbox.py       in sandboxes on this machine
 docker.py        in containers of this machine's Docker, by DockerSpawner
 kubernetes.py    in pods, by KubeSpawner
 slurm.py         in jobs of a Slurm cluster, by batchspawner
+users.py         on this machine, as users of it
 containers.py    what containers and pods have in common
+system_users.py  what servers of a system's users have in common
 """
 
 from __future__ import annotations

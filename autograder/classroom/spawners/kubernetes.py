@@ -28,6 +28,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     port = urlsplit(kubernetes.hub_address).port or 80
     containers.configure(c, site, kubernetes.hub_address, f"http://0.0.0.0:{port}")
     c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
+    c.JupyterHub.cleanup_servers = False  # the next hub finds the pods
     spawner = c.KubeSpawner
     spawner.namespace, spawner.image = kubernetes.namespace, kubernetes.image
     spawner.component_label = f"{site.course.name}-server"

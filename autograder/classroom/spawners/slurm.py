@@ -24,7 +24,7 @@ from traitlets import default
 from autograder.classroom import addresses
 from autograder.classroom.folders import Folders
 from autograder.classroom.site import Site, Slurm
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.classroom.spawners import system_users
 from labkit import idle_minutes
 from labkit.challenges import sending
 from labkit.clusters.job import InvalidJob
@@ -97,6 +97,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     default_handlers[:] = [entry for entry in default_handlers if entry[1] is not BatchSpawnerAPIHandler]
     default_handlers.append((r"/api/batchspawner", PortHandler))
     c.JupyterHub.spawner_class = SlurmSpawner
+    c.JupyterHub.cleanup_servers = False  # the next hub finds the jobs
     c.Spawner.hub_connect_url = slurm.hub_address or site.hub.public
     spawner = c.SlurmSpawner
     spawner.batchspawner_singleuser_cmd = f"{shlex.quote(slurm.python)} -P -m batchspawner.singleuser"
@@ -126,16 +127,10 @@ def _missing(slurm: Slurm) -> Iterator[str]:
             yield f"Slurm has no partition {slurm.partition}; [servers.slurm] partition can be {', '.join(known)}"
     except InvalidJob as problem:
         yield f"learners' servers are jobs of Slurm: {problem}"
-    try:
-        Sandbox().check()
-    except SandboxUnavailable as problem:
-        yield f"submissions are judged in a sandbox: {problem}"
+    yield from system_users.missing(Path(slurm.exchange))
     change = "runuser" if os.geteuid() == 0 else "sudo"
     if shutil.which(change) is None:
         yield f"the hub submits learners' jobs with {change}, which is not installed"
-    exchange = Path(slurm.exchange)
-    if not exchange.is_dir() or not os.access(exchange, os.W_OK | os.X_OK):
-        yield f"nbgrader's exchange cannot be in {exchange}: make that folder, on a file system that all nodes share"
 
 
 def _table(site: Site) -> Slurm:

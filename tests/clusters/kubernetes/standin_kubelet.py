@@ -1,8 +1,8 @@
 """A small kubelet: runs each pod's command as a real process in its own bubblewrap container.
 
 Its pid 1 is the pod's command; volumes are mounted, `/etc/hosts` holds the names of pods that have a Service, on
-loopback; SIGTERM, then SIGKILL after the grace period; `restartPolicy: Always` starts an ended container again. There
-are no images: all have this machine's files.
+loopback; SIGTERM, then SIGKILL after the grace period; `restartPolicy` decides whether an ended container starts
+again. There are no images: all have this machine's files.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Pod:
     def _live(self) -> None:
         if self._may_start():
             code = self._run()
-            while self.pod["spec"]["restartPolicy"] == "Always" and not self._is_deleted() and not self.kubelet._over:
+            while self._restarts_after(code) and not self._is_deleted() and not self.kubelet._over:
                 self.restarts += 1
                 code = self._run()
             self._terminated(code)
@@ -125,6 +125,10 @@ class _Pod:
         while not self._is_deleted() and not self.kubelet._over:
             time.sleep(_TICK_SECONDS)
         self.kubelet.store.delete("pods", self.pod["metadata"]["namespace"], self.pod["metadata"]["name"], True)
+
+    def _restarts_after(self, code: int) -> bool:
+        policy = self.pod["spec"]["restartPolicy"]
+        return policy == "Always" or (policy == "OnFailure" and code != 0)
 
     def _run(self) -> int:
         """Run the container once; return its exit code."""

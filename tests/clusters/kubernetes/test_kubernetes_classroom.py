@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import kubernetes_validate
+import psutil
 import pytest
 import yaml
 from site_manifests import built, needs_kubectl
@@ -21,8 +22,10 @@ from labkit.linux.free_port import free_port
 TESTS = Path(__file__).parents[2]
 sys.path.append(str(TESTS / "autograder"))
 from classroom_person import FOUR_RANKS, Person  # noqa: E402
+from classroom_story import Place, three_people  # noqa: E402
 from looks_from_a_server import LOOKS  # noqa: E402
-from small_classroom import ROOT, small_classroom  # noqa: E402
+from small_classroom import ROOT, Classroom, Hub, small_classroom  # noqa: E402
+from waiting import wait_until  # noqa: E402
 
 MANIFESTS = ROOT / "cluster/jupyterhub/kubernetes"
 
@@ -37,24 +40,36 @@ def claim(name: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
 
 
-def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster) -> None:
-    classroom = small_classroom(tmp_path)
-    # the claim's folder, in which the hub keeps the classroom
+@pytest.fixture
+def classroom(tmp_path: Path, standin: StandInCluster) -> Classroom:
+    """Its folder is that of the claim, in which the hub keeps the classroom."""
+    made = small_classroom(tmp_path)
     folder = tmp_path / "kubelet/claims/classroom/class"
-    text = classroom.site.read_text().replace("[hub]\n", f'[hub]\nfolder = "{folder}"\n')
+    text = made.site.read_text().replace("[hub]\n", f'[hub]\nfolder = "{folder}"\n')
     table = (
         f'[servers.kubernetes]\nimage = "lab:1"\nhub_address = "http://127.0.0.1:{free_port()}"\nnamespace = "lab"\n'
         'classroom_claim = "classroom"\nclassroom_path = "class"\n'
     )
-    classroom.site.write_text(text.replace("[servers]\n", '[servers]\nkind = "kubernetes"\n') + table)
+    made.site.write_text(text.replace("[servers]\n", '[servers]\nkind = "kubernetes"\n') + table)
+    made.moved_to = folder
+    lab = made.learners_lab(tmp_path / "image")
+    standin.kubelet.environment["LABKIT_ROOT"] = str(lab)
+    standin.kubelet.image_folders.append(lab)
+    made.environment["KUBECONFIG"] = str(standin.kubeconfig)
+    return made
+
+
+def pods(standin: StandInCluster) -> list[str]:
+    return [pod["metadata"]["name"] for pod in standin.store.list("pods")]
+
+
+def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster, classroom: Classroom) -> None:
     site = sites.load(classroom.site)
     (problem,) = kind.missing(site)
     assert "there is no claim classroom in the namespace lab" in problem
     standin.store.create("persistentvolumeclaims", "lab", claim("classroom"))
     assert kind.missing(site) == []
     standin.api.requests.clear()
-    standin.kubelet.environment["LABKIT_ROOT"] = str(tmp_path)
-    classroom.environment["KUBECONFIG"] = str(standin.kubeconfig)
     with classroom.running():
         ada = Person(classroom.address, "ada")
         ada.start_server()
@@ -64,7 +79,7 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster) -> No
         assert found["exchange"] == "True ['feedback', 'inbound', 'outbound']"
         assert found["own home"] == found["own submission"] == "4"
         assert {found["outbound"], found["feedback"]} <= {"OSError", "PermissionError"}
-        assert (folder / "exchange/small-course/inbound/ada/x").read_text() == "mine"
+        assert (classroom.exchange / "inbound/ada/x").read_text() == "mine"
         home = tmp_path / "kubelet/claims/small-course-home-ada"
         assert (home / "note").read_text() == "mine" and "Course home" in (home / "HOME.md").read_text()
         assert "the sum is 10" in ada.run(FOUR_RANKS)
@@ -73,11 +88,27 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster) -> No
         assert container["resources"]["limits"] == {"cpu": 4.0, "memory": int(1.5 * 2**30)}
         assert pod["metadata"]["labels"]["labkit/server"] == "small-course"
         assert pod["spec"]["securityContext"]["runAsNonRoot"] and not pod["spec"]["automountServiceAccountToken"]
-    assert standin.store.list("pods") == [], "they end with the hub"
+        assert ada.stop_server().status_code in (202, 204)
+        wait_until(lambda: pods(standin) == [])
     assert standin.api.requests <= permissions(), "of the hub's service account"
     # the claim is kept
     (own,) = standin.store.list("persistentvolumeclaims", chosen=lambda one: "home" in one["metadata"]["name"])
     assert own["spec"]["resources"]["requests"] == {"storage": "0.25Gi"}
+
+
+@pytest.mark.exhaustive
+def test_three_people_at_once_in_pods(tmp_path: Path, standin: StandInCluster, classroom: Classroom) -> None:
+    standin.store.create("persistentvolumeclaims", "lab", claim("classroom"))
+
+    def processes(_: Hub, learner: str) -> list[psutil.Process]:
+        (pod,) = [
+            one for one in standin.kubelet.pods.values() if learner in one.pod["metadata"]["name"] and not one.ended
+        ]
+        server = psutil.Process(pod.init)
+        return [server, *server.children(recursive=True)]
+
+    claims = tmp_path / "kubelet/claims"
+    three_people(Place(classroom, lambda name: claims / f"small-course-home-{name}", processes, goes_on=True))
 
 
 def permissions() -> set[tuple[str, str]]:

@@ -43,9 +43,10 @@ class Node:
 class SlurmRig:
     """Start with `with SlurmRig(folder, nodes=2) as rig`; programs find it by `rig.environment`."""
 
-    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, settings: str = "") -> None:
-        """settings: further lines of slurm.conf."""
+    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, settings: str = "", mounts: str = "true") -> None:
+        """settings: further lines of slurm.conf. mounts: lines of bash, run in the mount namespace of each node."""
         self.folder = folder
+        self._mounts = mounts
         self._settings = settings
         self._cpus = cpus
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -173,6 +174,7 @@ class SlurmRig:
             set -e
             hostname {node.name}
             mount --bind {hosts} /etc/hosts
+            {self._mounts}
             ip link set lo up
             until ip link show eth0 >/dev/null 2>&1; do sleep 0.01; done
             ip address add {node.address}/24 dev eth0

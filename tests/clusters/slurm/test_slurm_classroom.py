@@ -107,10 +107,7 @@ def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classr
         """
         assert learner.run("\n".join(line[12:] for line in tried.splitlines())).strip() == "refused 400"
         _borrow(learner, classroom, rig)
-        page = learner.get("/hub/home")
-        token = next(c.value for c in learner.session.cookies if c.name == "_xsrf" and c.path == "/hub/")
-        url, headers = f"{classroom.address}/hub/api/users/{USER}/server", {"X-XSRFToken": str(token)}
-        assert page.ok and learner.session.delete(url, headers=headers, timeout=120).status_code in (202, 204)
+        assert learner.stop_server().status_code in (202, 204)
         wait_until(lambda: not rig.jobs(), seconds=120)
         assert not mark.exists()
 
