@@ -37,6 +37,7 @@ RECEIVED = "received"
 class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no types
     """Replaces nbgrader's converter, through `install`. Configured as `c.Autograde`."""
 
+    force: bool  # nbgrader's own trait
     max_notebook_bytes = Int(Limits().notebook_bytes, help="Larger notebooks are not read.").tag(config=True)
 
     def start(self) -> None:
@@ -83,8 +84,9 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         """Take the submission in before nbgrader looks at it."""
         self._take_in(student_id, assignment_id)
         begun = self._begun(assignment_id, student_id)
+        forced = self.force
         # what a killed grader has left would be taken for graded
-        self.force, forced = self.force or begun.exists(), self.force
+        self.force = forced or begun.exists()
         try:
             wanted: bool = super().init_destination(assignment_id, student_id)
         finally:
