@@ -190,9 +190,8 @@ def until(exchange: Exchange, happened: Callable[[], bool], limit_seconds: float
 def opened(tree: Path, folder: Path, learners: Sequence[str]) -> Exchange:
     """Return a course whose one assignment is released and graded on submit."""
     site = folder / "site.toml"
-    listed = ", ".join(f'"{name}"' for name in learners)
     site.write_text(
-        f'[hub]\nfolder = "{folder / "classroom"}"\n[course]\nname = "course"\nlearners = [{listed}]\n'
+        f'[hub]\nfolder = "{folder / "classroom"}"\n[course]\nname = "course"\n'
         f'[grading]\non_submit = ["{PHASE}"]\ntries_per_day = {TRIES}\n'
     )
     folders = Folders(folder / "classroom", folder / "running", "course")
