@@ -27,6 +27,7 @@ from labkit.linux import huge_pages, prctl, processes
 from labkit.torch_versions import early_imports
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
+from labkit.zygote.server import share
 
 _QUIET_SECONDS = 2.0
 """Time without requests after which the forkserver begins with what makes later runs start faster."""
@@ -63,7 +64,7 @@ def serve(
             if asked["early_imports"]:
                 list(early_imports.load())
             known |= wanted
-            _share()
+            share()
         connection = socket.socket(fileno=descriptors[0])
         if entry != prepared and preparation(entry):
             _hand_on(connection, others, asked, control, children, idle_seconds)
@@ -133,17 +134,11 @@ def _child(children: set[int], with_parent: int) -> Iterator[bool]:
     yield pid == 0
 
 
-def _share() -> None:
-    """Keep what exists now shared between all forks: the collector, which writes into objects, no longer visits it."""
-    gc.collect()
-    gc.freeze()
-
-
 def idle_work(import_early: bool) -> Iterator[None]:
     """What makes later runs start faster. import_early: import `early_imports`, too, which hold 70 MB."""
     if import_early:
         yield from early_imports.load()
-    _share()
+    share()
     yield from huge_pages.collapse()
 
 
