@@ -6,12 +6,12 @@ The sandbox is made by a program that is started in it and waits; see `autograde
 from __future__ import annotations
 
 import os
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from labkit.linux import namespaces, prctl
-from labkit.zygote import server
 
 NAME = "sandbox watcher"
 """Of the process that stays outside, as `ps` shows it."""
@@ -37,6 +37,6 @@ def main(arguments: dict[str, Any], own: list[int]) -> None:
     os.setsid()
     os.chdir("/")
     sys.path.insert(0, arguments["path"])
-    program = server.find(arguments["program"])
+    program = pkgutil.resolve_name(arguments["program"])
     sys.path.remove(arguments["path"])
     program(arguments["arguments"], own)

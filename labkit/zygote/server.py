@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -106,13 +106,7 @@ def _become(asked: Request, given: list[int]) -> object:
     os.environ.clear()
     os.environ.update(asked.environment)
     os.chdir(asked.folder)
-    return find(asked.program)(asked.arguments, own)
-
-
-def find(program: str) -> Callable[[Any, list[int]], object]:
-    """Return the function `package.module:function`."""
-    module, _, name = program.partition(":")
-    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    return pkgutil.resolve_name(asked.program)(asked.arguments, own)
 
 
 def start_afresh() -> None:
