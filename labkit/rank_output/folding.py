@@ -12,6 +12,7 @@ from typing import NamedTuple
 from labkit.clusters.run import ranges
 
 _BURST_SECONDS = 0.25
+_START_SECONDS = 1.0
 _TIMES = re.compile(r" \[\d+:\d+[^\]]*\]")
 """The part of tqdm bars to ignore in comparisons: `[00:02<00:00, 45.2it/s]`."""
 
@@ -76,16 +77,19 @@ def settle(lines: Iterable[OutputLine]) -> list[OutputLine]:
     """Order the lines of concurrent processes so that the order is the same in each run.
 
     Within a quarter of a second, the order of arrival is chance: take one line of each rank in turn, from rank 0.
+    So is which rank of a job starts first: a rank that prints its first line up to a second late is still in time.
     """
     settled: list[OutputLine] = []
     burst: dict[int, list[OutputLine]] = defaultdict(list)
-    ends = 0.0
+    ends = starts_end = 0.0
     for line in lines:
-        if burst and line.time > ends:
+        # a rank that is not in the first burst prints for the first time
+        starts = not settled and line.rank not in burst and line.time <= starts_end
+        if burst and line.time > ends and not starts:
             settled += _in_turn(burst)
             burst.clear()
         if not burst:
-            ends = line.time + _BURST_SECONDS
+            ends, starts_end = line.time + _BURST_SECONDS, line.time + _START_SECONDS
         burst[line.rank].append(line)
     return settled + _in_turn(burst)
 

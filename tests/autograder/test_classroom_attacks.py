@@ -333,6 +333,10 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+REFUSED = re.compile(r"(refused to connect\.|ERROR (400|403|503))$|^503 : Service Unavailable")
+"""What a frame shows: Chromium's page, JupyterLab's, and the hub's where the server refused before it had read all."""
+
+
 def visit(page: Page, url: str) -> None:
     """Open a page, press all links of the attack, and give what has started time to end."""
     page.goto(url)
@@ -479,7 +483,7 @@ def test_a_page_of_another_site_reads_and_changes_nothing(
                 page.goto(address)
                 assert allowed(page.evaluate(ATTACK, given)) == {}, (name, address)
                 shown = [frame.evaluate("document.body.innerText") for frame in page.frames[1:]]
-                refused = [text for text in shown if re.search(r"(refused to connect\.|ERROR (400|403|503))$", text)]
+                refused = [text for text in shown if REFUSED.search(text)]
                 assert len(shown) == len(refused) > len(pages), shown
                 start, _, rest = evil.partition("=")
                 forms = [(path, {start: rest}, "text/plain") for method, path in posts if method == "POST"]

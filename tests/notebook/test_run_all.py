@@ -44,7 +44,8 @@ def test_a_cell_that_fails_stops_the_notebook(client, cell, message):
 def test_a_stored_notebook_compares_equal_when_run_again(client, tmp_path):
     running = client(
         "%cluster local --nproc-per-node 4",
-        "%%torchrun -o run\nimport os, time\nprint('rank', os.environ['RANK'])\nprint('slow')\ntime.sleep(0.8)\n1.5",
+        "%%torchrun -o run\nimport os, time\nimport torch.distributed as dist\ndist.init_process_group()\n"
+        "dist.barrier()\nprint('rank', os.environ['RANK'])\nprint('slow')\ntime.sleep(0.8)\n1.5",
         "run.plot()",
         "from labkit.notebook import step_through\nfrom labkit.plots import ring_rounds\n"
         "step_through(lambda round: ring_rounds(3, round), last=4)",

@@ -13,8 +13,8 @@ from labkit.rank_output.folding import FoldedLine, OutputLine, align, fold, labe
 from labkit.rank_output.rows import LONGEST_LINE
 
 
-def lines(*printed: tuple[int, str], gap: float = 0.0) -> list[OutputLine]:
-    return [OutputLine(index * gap, rank, "stdout", text) for index, (rank, text) in enumerate(printed)]
+def lines(*printed: tuple[int, str], gap: float = 0.0, start: float = 0.0) -> list[OutputLine]:
+    return [OutputLine(start + index * gap, rank, "stdout", text) for index, (rank, text) in enumerate(printed)]
 
 
 printed = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 1)), max_size=30).map(
@@ -54,6 +54,9 @@ def test_lines_of_processes_are_settled_by_turns_within_a_moment():
     assert shown(fold(settle(lines(*arrived)))) == ["[0] hello 0", "[1] hello 1", "[2] hello 2", "[0-2] same"]
     # seconds apart, the order is what happened
     assert [line.text for line in settle(lines((1, "first"), (0, "second"), gap=2.0))] == ["first", "second"]
+    # a rank that starts late is not
+    late = [*lines((1, "hello 1"), (1, "same")), *lines((0, "hello 0"), (0, "same"), start=0.6)]
+    assert shown(fold(settle(late))) == ["[0] hello 0", "[1] hello 1", "[0-1] same"]
 
 
 def test_lines_of_virtual_ranks_keep_their_time_and_still_fold():
