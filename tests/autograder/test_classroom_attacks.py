@@ -399,7 +399,9 @@ def state(ada: Person, instructor: Person, classroom: Classroom) -> dict[str, ob
         found["tokens"] = database.execute("select note from api_tokens where note like '%evil%'").fetchall()
     for folder in ("homes/ada", "course", "exchange/small-course/inbound/ada", "exchange/small-course/outbound"):
         names = (path.name for path in (classroom.folder / folder).iterdir())
-        found[folder] = sorted(name for name in names if not name.startswith((".", "gradebook.db")))
+        # the queue may grade the demo's submissions meanwhile, which adds folders to the course
+        kept = names if folder != "course" else (name for name in names if name == "release" or "evil" in name)
+        found[folder] = sorted(name for name in kept if not name.startswith("."))
     return found
 
 
