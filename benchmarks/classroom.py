@@ -136,6 +136,7 @@ async def measure(running: Hub, learners: int | None, at_once: int) -> Measured:
     notebook = nbformat.read(catalogue.find(EXERCISE).notebook, as_version=4)
     exercise = next(cell.source for cell in notebook.cells if cell.source.startswith("%%exercise"))
     cells = (exercise, f"%check {EXERCISE}")
+    await quiet(running.process.children(recursive=True))  # until its zygote has imported all, servers wait for it
     async with contextlib.AsyncExitStack() as people:
 
         async def join(number: int) -> Learner:

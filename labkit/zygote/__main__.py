@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from labkit.linux import huge_pages
 from labkit.zygote import preloading, server
 
 
@@ -17,6 +18,8 @@ def main(path: Path) -> None:
     os.umask(before)
     preloading.load()
     server.share()
+    for _ in huge_pages.collapse():
+        pass  # at once: until it is done, others would fork from a heap in small pages
     program = server.serve(listening)
     program()
 

@@ -1,27 +1,68 @@
-"""What a zygote imports: all that servers, kernels and ranks of a class use."""
+"""What a zygote imports: all that servers, kernels and ranks of a class use.
+
+What is missing here, each process imports for itself, and holds for itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+from collections.abc import Iterator
+
+from jupyter_core.paths import jupyter_config_path
+from jupyter_server.extension.config import ExtensionConfigManager
+from jupyter_server.extension.utils import ExtensionMetadataError, get_metadata
+from jupyter_server.serverapp import JUPYTER_SERVICE_HANDLERS
 
 from labkit.torch_versions import early_imports, prefork_warmup
+from labkit.zygote import kernel
 
 _OF_SERVERS = (
+    "jinja2.ext",
     "jupyterhub.singleuser.extension",
     "jupyterlab.labapp",
-    "jupyter_server_terminals.app",
-    "jupyter_lsp",
+    "labkit.progress",
+    "labkit.search.jupyter_server",
     "nbgrader.server_extensions.assignment_list.handlers",
     "nbgrader.server_extensions.validate_assignment.handlers",
-    "labkit.progress",
-    "labkit.search",
+    "tornado.platform.asyncio",
 )
-_OF_KERNELS = ("ipykernel.kernelapp", "ipywidgets", "labkit.notebook", "labkit.zygote.kernel")
+_OF_KERNELS = (
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.oinspect",
+    "IPython.core.pylabtools",
+    "IPython.extensions.storemagic",
+    "IPython.utils.wildcard",
+    "ipykernel.debugger",
+    "ipykernel.kernelapp",
+    "ipywidgets",
+    "jupyter_client.localinterfaces",
+    "labkit.notebook",
+    "pdb",
+    "psutil",
+)
 _OF_RANKS = ("labkit.clusters.forkserver.server",)
 
 
 def load() -> None:
     """Import everything. Afterwards there is still one thread."""
-    for module in (*_OF_SERVERS, *_OF_KERNELS, *_OF_RANKS, *early_imports.MODULES):
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger would warn of Python's own frozen modules
+    for module in (*_of_extensions(), *_OF_SERVERS, *_OF_KERNELS, *_OF_RANKS, *early_imports.MODULES):
         importlib.import_module(module)
     prefork_warmup.warm_up_groups()
+    kernel.remember_modules()
+
+
+def _of_extensions() -> Iterator[str]:
+    """Yield the modules of Jupyter's server, and import its extensions that are installed."""
+    for modules in JUPYTER_SERVICE_HANDLERS.values():
+        yield from modules or ()
+    settings = ExtensionConfigManager(read_config_path=jupyter_config_path())
+    installed = settings.get_jpserver_extensions()  # type: ignore[no-untyped-call]
+    for extension in (name for name, enabled in installed.items() if enabled):
+        with contextlib.suppress(ImportError, ExtensionMetadataError):  # the server will say so
+            _, points = get_metadata(extension)  # type: ignore[no-untyped-call]
+            for point in points:
+                importlib.import_module(point["module"])

@@ -385,6 +385,7 @@ def test_nothing_of_a_submission_runs_in_the_instructor_s_browser(
     expect(page.locator(".jp-NotebookPanel")).to_contain_text("def pass_it_on")
     page.wait_for_load_state("networkidle")
     assert seen() == set()
+    page.context.close()  # JupyterLab would still start kernels
 
 
 def state(ada: Person, instructor: Person, classroom: Classroom) -> dict[str, object]:
@@ -461,8 +462,10 @@ def test_a_page_of_another_site_reads_and_changes_nothing(
         password = hub.password if name == "instructor" else "correct horse"
         page = logged_in(browser, f"{hub_at}/hub/login?next=%2Fhub%2Fhome", name, password)
         page.wait_for_url(f"{hub_at}/hub/home")
-        for path in (f"{course}/lab" if name == "instructor" else "/user/ada/lab", "/services/classroom/"):
-            page.goto(hub_at + path, wait_until="commit")  # each gives a cookie of its own
+        server = course if name == "instructor" else "/user/ada"
+        # each gives a cookie of its own; a workspace in which no notebook is open, and none gets a kernel
+        for path in (f"{server}/lab/workspaces/empty", "/services/classroom/"):
+            page.goto(hub_at + path, wait_until="commit")
         given = {
             "pages": [hub_at + path for path in pages],
             "posts": [(method, hub_at + path, "application/json", evil) for method, path in posts],
