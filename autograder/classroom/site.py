@@ -32,6 +32,16 @@ _USER = re.compile(r"[a-z][a-z0-9._-]{0,31}")
 
 
 _LEAST_MEMORY_GIB = 0.5
+_WITHOUT_LEDGER = {
+    "sandbox": "A sandbox has neither network nor devices: other kinds of servers can reach GPUs",
+    "users": "Servers of this machine's users have its GPUs, which nothing here counts: leave [gpus] out",
+    "docker": "A container is no user of a cluster, by whose name Slurm could count: leave [gpus] out",
+    "kubernetes": (
+        "On Kubernetes leave [gpus] out: with service_account of [servers.kubernetes], cells borrow GPUs by "
+        "`%cluster kubernetes`, and what the class may use together is limited there: cluster/kubernetes/README.md"
+    ),
+}
+"""What to do, by kind of servers, where no ledger of GPUs can be kept."""
 
 
 def is_user_name(name: str) -> bool:
@@ -72,6 +82,12 @@ def _memory_gib(gib: float) -> float:
     if gib != 0 and gib < _LEAST_MEMORY_GIB:
         raise ValueError(f"a server with one kernel needs {_LEAST_MEMORY_GIB:g} GiB; 0: no limit")
     return gib
+
+
+def _gpu_cluster(name: str) -> str:
+    if name != "slurm":
+        raise ValueError(f'{name!r}: the ledger counts jobs of "slurm" alone. {_WITHOUT_LEDGER["kubernetes"]}')
+    return name
 
 
 UserName = Annotated[str, AfterValidator(_user_name)]
@@ -230,7 +246,7 @@ class Challenges(_Table):
 class Gpus(_Table):
     """GPUs that cells borrow: the preset of `%cluster`, and how much each learner may use."""
 
-    cluster: Literal["slurm"] = "slurm"
+    cluster: Annotated[str, AfterValidator(_gpu_cluster)] = "slurm"
     partition: Annotated[str, Field(pattern=r"^[\w.-]*$")] = ""
     nnodes: Annotated[int, Field(ge=1)] = 1
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
@@ -337,10 +353,7 @@ def _about_gpus(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
     if site.gpus is None:
         return
     if site.servers.kind != site.gpus.cluster:
-        yield (
-            ("gpus",),
-            "cells borrow GPUs where servers are of kind slurm; a sandbox has neither network nor devices",
-        )
+        yield ("gpus",), f"the ledger counts what servers of kind slurm use. {_WITHOUT_LEDGER[site.servers.kind]}"
     if site.gpus.nnodes * site.gpus.gpus_per_node > site.gpus.most_ranks:
         yield ("gpus", "most_ranks"), "`%cluster slurm` alone would ask for more ranks: nnodes times gpus_per_node"
 

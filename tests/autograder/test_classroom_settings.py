@@ -54,7 +54,13 @@ WRONG = {
     'folder = "x"\n[servers.docker]\nimage = "x"\ncpus = 0': "servers.docker.cpus: Input should be greater than 0",
     'folder = "x"\n[servers.docker]\nimage = "x"\nhub_address = "https://hub:8081"': "hub's API by http://, inside",
     'folder = "x"\n[servers.kubernetes]\nclassroom_path = "/x"': "servers.kubernetes.classroom_path: String",
-    'folder = "x"\n[gpus]': "cells borrow GPUs where servers are of kind slurm",
+    'folder = "x"\n[gpus]': "servers of kind slurm use. A sandbox has neither network nor devices",
+    '[servers]\nkind = "docker"\ndocker = { image = "x", hub_address = "http://x:1" }\n[gpus]': (
+        "A container is no user of a cluster"
+    ),
+    '[servers]\nkind = "kubernetes"\nkubernetes = { image = "x", hub_address = "http://x:1", classroom_claim = "c" }\n'
+    "[gpus]": "with service_account of [servers.kubernetes], cells borrow GPUs by `%cluster kubernetes`",
+    'folder = "x"\n[gpus]\ncluster = "kubernetes"': "gpus.cluster: 'kubernetes': the ledger counts jobs of \"slurm\"",
     '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\nslurm = { exchange = "/x" }\n[gpus]\nnnodes = 4\n'
     "gpus_per_node = 2\nmost_ranks = 4": "`%cluster slurm` alone would ask for more ranks",
     'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: Input should be 'last' or 'best'",
