@@ -17,7 +17,7 @@ def main(path: Path) -> int:
     print(f"{path}: the settings are valid")
     print(f"login: {site.login.kind}; servers: {site.servers.kind}")
     print(f"{len(site.course.instructors)} instructors, {len(people)} learners, classroom in {site.folder}")
-    if site.servers.memory_gib and site.servers.kind == "sandbox":
+    if site.servers.memory_gib and site.servers.are_local_processes:
         print(f"memory of a server: at most {site.servers.memory_gib:g} GiB, {_held_by()}")
     problems = missing(site)
     for problem in problems:

@@ -221,6 +221,11 @@ class Servers(_Table):
     users: Users | None = None
 
     @property
+    def are_local_processes(self) -> bool:
+        """Whether servers are processes of this machine, whose memory and disk the hub looks at."""
+        return self.kind in ("sandbox", "users")
+
+    @property
     def shared_exchange(self) -> Path | None:
         """nbgrader's exchange where learners are users of a system, and share it by its permissions; else None."""
         table = {"slurm": self.slurm, "users": self.users}.get(self.kind)

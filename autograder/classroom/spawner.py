@@ -25,7 +25,8 @@ from traitlets import Int, Unicode
 
 from autograder.classroom import learner_view
 from autograder.classroom.folders import Folders
-from autograder.sandbox import cgroups, view
+from autograder.classroom.limits.groups import new_group
+from autograder.sandbox import view
 from autograder.sandbox.cgroups import Cgroup
 from autograder.sandbox.inside import seccomp
 from labkit.zygote import client, entering
@@ -62,7 +63,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
         uid = self.folders.prepare_learner(name)
         path = self.folders.socket(name)
         limits = learner_view.Limits(self.processes, self.memory_bytes, self.file_bytes)
-        group = self._group = self._new_group()
+        group = self._group = new_group(self.memory_bytes, self.processes, self.log.warning)
         with contextlib.ExitStack() as until_started:
             # the log of a server that does not start is read by whoever runs the hub
             log = until_started.enter_context((self.folders.hub / f"server-{name}.log").open("wb"))
@@ -133,15 +134,6 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
 
     def _problem(self, what: str) -> RuntimeError:
         return RuntimeError(f"{what}; the log of {self.user.name}'s server is server-{self.user.name}.log")
-
-    def _new_group(self) -> Cgroup | None:
-        """Return a control group for the sandbox; None where none can be made, or nothing is limited by it."""
-        parents = cgroups.prepare() if self.memory_bytes else None
-        try:
-            return None if parents is None else Cgroup.new(parents, self.memory_bytes, self.processes)
-        except OSError as problem:
-            self.log.warning("No control group for the server of %s: %s", self.user.name, problem)
-            return None
 
     async def _answer(self, url: str) -> None:
         """Wait until the server answers. Raises `RuntimeError` if it has ended; the hub would wait to the limit."""

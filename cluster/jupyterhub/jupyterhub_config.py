@@ -103,8 +103,8 @@ if site.servers.kind == "sandbox":
     zygote = learner_view.zygote(folders, site.servers.idle_ranks_minutes, addresses.page(site))
     c.JupyterHub.services.append({"name": "zygote", "command": configured.ending_with_hub(zygote)})
 
-# --- How much: memory and disk of each learner in a sandbox
-if site.servers.kind == "sandbox" and (site.servers.memory_gib or site.servers.disk_gib):
+# --- How much: memory and disk of each learner, where servers are processes of this machine
+if site.servers.are_local_processes and (site.servers.memory_gib or site.servers.disk_gib):
     c.JupyterHub.services.append(
         {
             "name": "limits",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +15,15 @@ from classroom_story import Place, running, three_people
 from shared_exchange import what_others_reach
 from small_classroom import Classroom, Hub, small_classroom
 from unix_users import PASSWORD, Users, lines_that_open, unix_users
+from waiting import wait_until
 
 from autograder.classroom import site as sites
+from autograder.classroom.folders import Folders
+from autograder.classroom.limits import notices
+from autograder.classroom.limits.memory import MemoryLimit
+from autograder.classroom.limits.running import own_folders, servers
+from autograder.classroom.limits.service import Looks
+from autograder.classroom.pages.servers import running as shown
 from autograder.classroom.spawners import users as kind
 from autograder.sandbox import Sandbox
 
@@ -64,3 +75,62 @@ def test_what_servers_of_users_lack_is_named(tmp_path: Path) -> None:
     *_, exchange, templates, solutions = kind.missing(sites.Site(servers=sites.Servers(kind="users", users=table)))
     assert f"exchange cannot be in {tmp_path}/none" in exchange and f"no {tmp_path}/templates" in templates
     assert f"learners would see {tmp_path}/solutions" in solutions
+
+
+MIB = 1 << 20
+WORK = """
+    head -c 20M /dev/zero >too_large
+    (setsid sh -c 'held=$(head -c 100M /dev/zero | tr "\\0" x); echo $$ >large; while sleep 1; do :; done' &)
+    until [ -s large ]; do sleep 0.01; done
+    head -c 5M /dev/zero >data
+    (setsid sh -c 'until [ -e more ]; do sleep 0.01; done; head -c 5M /dev/zero >rest; echo >wrote; sleep 600' &)
+    echo >ready
+    exec sleep 600
+"""
+"""A server that has started programs of its own, which have left it."""
+
+
+def test_memory_and_disk_of_a_user_are_limited_wherever_a_program_was_started(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "classroom", tmp_path / "running", "course", shares_exchange=True)
+    folders.running.mkdir()
+    folders.prepare()
+    with unix_users("ada", "grace") as users:
+        ada, grace = users.names
+        home = users.home(ada)
+        for folder, owner in (("one", ada), ("anothers", grace)):
+            (folders.in_exchange("inbound") / f"{ada}+{folder}").mkdir()
+            os.chown(folders.in_exchange("inbound") / f"{ada}+{folder}", pwd.getpwnam(owner).pw_uid, -1)
+        spawner = kind.UserSpawner()
+        spawner.processes, spawner.file_bytes = 300, 10 * MIB
+        process = subprocess.Popen(["sh", "-c", WORK], preexec_fn=spawner.make_preexec_fn(ada), start_new_session=True)
+        try:
+            wait_until((home / "ready").exists)
+            (server,) = servers(folders, os.getpid())
+            assert (server.learner, server.first) == (ada, process.pid)
+            assert re.search(r"Max processes +300 +300 ", Path(f"/proc/{process.pid}/limits").read_text())
+            assert (home / "too_large").stat().st_size == 10 * MIB
+            assert {path.name for path in own_folders(folders, server)} == {home.name, f"{ada}+one"}
+
+            large, said = int((home / "large").read_text()), list[str]()
+            assert large in server.started_by_learner() and psutil.Process(large).username() == ada
+            (row,) = shown(folders, os.getpid())
+            assert row.learner == ada and row.megabytes > 100
+            MemoryLimit(1000 * MIB, None).look(server, said.append)
+            assert said == []
+            MemoryLimit(90 * MIB, None).look(server, said.append)
+            wait_until(lambda: large not in server.started_by_learner())
+            assert len(said) == 1 and "The largest process was ended" in said[0] and process.poll() is None
+
+            looks = Looks(folders, os.getpid(), 0, 13 * MIB)
+            looks.at_disk()
+            told = notices.read(folders.notices(ada))
+            assert len(told.notices) == 1 and told.disk_bytes is not None and told.disk_bytes > 15 * MIB
+            (home / "more").touch()
+            wait_until((home / "wrote").exists)
+            looks.at_disk()
+            wait_until(lambda: server.started_by_learner() == [] and process.poll() is None)
+            assert "Kernels, ranks and terminals were ended" in notices.read(folders.notices(ada)).notices[-1].text
+            assert (folders.notices(ada) / notices.FILE).stat().st_mode & 0o777 == 0o644, "the user reads it"
+        finally:
+            process.kill()
+            process.wait()

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import NoReturn
 
 from autograder.classroom import configured
@@ -17,7 +16,8 @@ from autograder.classroom.folders import Folders
 from autograder.classroom.limits.disk import DiskLimit, used_bytes
 from autograder.classroom.limits.memory import MemoryLimit
 from autograder.classroom.limits.notices import NoticeWriter
-from autograder.classroom.limits.sandboxes import RunningServer, running
+from autograder.classroom.limits.running import own_folders, servers
+from autograder.classroom.limits.sandboxes import RunningServer
 from autograder.sandbox import cgroups
 
 _MEMORY_SECONDS, _DISK_SECONDS = 0.5, 5.0
@@ -38,6 +38,7 @@ class Looks:
         self._memory = MemoryLimit(memory_bytes, cgroups.prepare()) if memory_bytes else None
         self._disk = DiskLimit(disk_bytes) if disk_bytes else None
         self._disk_bytes = disk_bytes
+        self._homes = folders.homes
         self._seen: dict[str, set[RunningServer]] = {}
 
     def at_memory(self) -> None:
@@ -49,9 +50,10 @@ class Looks:
 
     def at_disk(self) -> None:
         """Look at what each learner with a server has on disk."""
-        if self._disk is None or not (servers := self._running("disk", self._disk.forget)):
+        if self._disk is None or not (running := self._running("disk", self._disk.forget)):
             return
-        own = {server: self._own_folders(server.learner) for server in servers}
+        own = {server: own_folders(self._folders, server) for server in running}
+        self._homes = next(iter(own.values()))[0].parent
         used = used_bytes([folder for folders in own.values() for folder in folders])
         for server, folders in own.items():
             total = sum(used[folder] for folder in folders)
@@ -61,19 +63,16 @@ class Looks:
     def wait_for_writing(self, seconds: float) -> None:
         """Wait so long, or until the disk has much less free space than now."""
         limit = time.monotonic() + seconds
-        free = shutil.disk_usage(self._folders.homes).free
-        while time.monotonic() < limit and shutil.disk_usage(self._folders.homes).free > free - self._disk_bytes // 20:
+        free = shutil.disk_usage(self._homes).free
+        while time.monotonic() < limit and shutil.disk_usage(self._homes).free > free - self._disk_bytes // 20:
             time.sleep(0.5)
 
     def _running(self, kind: str, forget: Callable[[RunningServer], None]) -> list[RunningServer]:
-        servers = list(running(self._hub, self._folders.homes))
-        for ended in self._seen.get(kind, set()) - set(servers):
+        running = servers(self._folders, self._hub)
+        for ended in self._seen.get(kind, set()) - set(running):
             forget(ended)
-        self._seen[kind] = set(servers)
-        return servers
-
-    def _own_folders(self, learner: str) -> list[Path]:
-        return [self._folders.home(learner), self._folders.in_exchange("inbound", learner)]
+        self._seen[kind] = set(running)
+        return running
 
     def _notify(self, server: RunningServer) -> Callable[[str], None]:
         def notify(text: str) -> None:
@@ -88,8 +87,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once: Python would wait for the looks, which never end
     logging.basicConfig(level=logging.INFO, format="[%(levelname).1s %(asctime)s limits] %(message)s")
     classroom = configured.from_environment()
-    servers = classroom.site.servers
-    memory, disk = (round(gib * _GIB) for gib in (servers.memory_gib, servers.disk_gib))
+    limits = classroom.site.servers
+    memory, disk = (round(gib * _GIB) for gib in (limits.memory_gib, limits.disk_gib))
     looks = Looks(classroom.folders, os.getppid(), memory, disk)
     pool = ThreadPoolExecutor()
     under_way = [

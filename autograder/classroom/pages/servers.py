@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import psutil
 
-from autograder.classroom.limits.sandboxes import learner_of
+from autograder.classroom.folders import Folders
+from autograder.classroom.limits.running import servers
 
 
 @dataclass(frozen=True)
@@ -23,23 +23,24 @@ class Server:
     """Proportional set size of all processes: shared memory counts once."""
 
 
-def running(hub: psutil.Process, homes: Path) -> list[Server]:
-    """Return the servers that this hub runs, the one with the most memory first. homes: folder of learners' homes."""
+def running(folders: Folders, hub: int) -> list[Server]:
+    """Return the servers that the hub with this PID runs, the one with the most memory first."""
     found = []
-    for process in hub.children():
+    for server in servers(folders, hub):
         try:
-            learner = learner_of(process.cmdline(), homes)
-            if learner:
-                inside = [process, *process.children(recursive=True)]
-                since = datetime.fromtimestamp(process.create_time(), UTC).isoformat(timespec="seconds")
-                found.append(Server(learner, since, len(inside), sum(map(_bytes, inside)) / 1e6))
+            since = datetime.fromtimestamp(psutil.Process(server.first).create_time(), UTC)
         except psutil.NoSuchProcess:  # it has just ended
             continue
+        pids = server.pids()
+        found.append(
+            Server(server.learner, since.isoformat(timespec="seconds"), len(pids), sum(map(_bytes, pids)) / 1e6)
+        )
     return sorted(found, key=lambda one: -one.megabytes)
 
 
-def _bytes(process: psutil.Process) -> int:
+def _bytes(pid: int) -> int:
     try:
+        process = psutil.Process(pid)
         return int(process.memory_full_info().pss)
     except psutil.AccessDenied:
         return int(process.memory_info().rss)

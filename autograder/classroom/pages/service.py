@@ -74,7 +74,7 @@ class Index(Page):
             disk=None if told.disk_bytes is None else (told.disk_bytes / 2**30, site.servers.disk_gib),
             tries=grading.tries_per_day,
             counts=grading.counts,
-            servers=running(self.hub_process, self.classroom.folders.homes) if self.is_instructor else None,
+            servers=running(self.classroom.folders, self.hub_process.pid) if self.is_instructor else None,
             queue=len(self.queue.waiting(today())) if self.is_instructor else 0,
         )
 

@@ -1,0 +1,25 @@
+"""The servers that a hub runs on this machine, of whichever kind, and where their learners' files are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from autograder.classroom.folders import Folders
+from autograder.classroom.limits import sandboxes, users
+from autograder.classroom.limits.sandboxes import RunningServer
+
+
+def servers(folders: Folders, hub: int) -> list[RunningServer]:
+    """Return the servers of the hub with this PID."""
+    return list(users.running(hub) if folders.shares_exchange else sandboxes.running(hub, folders.homes))
+
+
+def own_folders(folders: Folders, server: RunningServer) -> list[Path]:
+    """Return where a learner's files are: the home and the submissions."""
+    learner = server.learner
+    if not isinstance(server, users.UserServer):
+        return [folders.home(learner), folders.in_exchange("inbound", learner)]
+    submissions = folders.in_exchange("inbound").glob(f"{learner}+*")
+    own = [path for path in submissions if path.lstat().st_uid == server.uid]
+    return [Path(os.path.expanduser(f"~{learner}")).resolve(), *own]
