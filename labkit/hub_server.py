@@ -24,6 +24,8 @@ def main() -> None:
 
     home = Path.home()
     os.chdir(home)
+    # where cells and terminals find `labkit`: the environment of a job or of a user need not name this one
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if exchange := os.environ.get(sending.EXCHANGE):
         os.environ["JUPYTER_CONFIG_PATH"] = str(_enrolled(Path(exchange)))
         validation.install()

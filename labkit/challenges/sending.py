@@ -66,6 +66,9 @@ def send(challenge: str, file: Path, name: str) -> str:
         (making / ENTRY).write_bytes(source)
         (making / NAME).write_text(name, encoding="utf-8")
         (making / COMPLETE).write_text(secrets.token_hex(32))
+        # as nbgrader's submissions, whatever the umask: the hub may be another user than root
+        for path in (making, *making.iterdir()):
+            path.chmod(0o755 if path is making else 0o644)
         making.rename(inbound / folder)
     except OSError as problem:
         raise CommandError(f"the entry could not be sent: {problem}; {file} is unchanged, try again") from None

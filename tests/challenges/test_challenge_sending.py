@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,17 @@ def inbound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_entry_is_a_folder_of_the_exchange(inbound: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = inbound.parent.parent / "mine.py"
-    assert main(["challenge", "goodput", str(file), "--send", "  The   Tortoise "]) == 0
+    mask = os.umask(0o077)
+    try:
+        assert main(["challenge", "goodput", str(file), "--send", "  The   Tortoise "]) == 0
+    finally:
+        os.umask(mask)
     assert "as 'The Tortoise'" in capsys.readouterr().out
     (folder,) = inbound.iterdir()
     assert folder.name.startswith("ada+challenge-goodput+")
     assert {path.name for path in folder.iterdir()} == {"entry.py", "name.txt", "submission_secret.txt"}
+    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert folder.stat().st_mode & 0o777 == 0o755 and modes == {0o644}, "a hub that is not root reads them"
     assert (folder / "entry.py").read_text() == file.read_text()
     assert (folder / "name.txt").read_text() == "The Tortoise"
 

@@ -69,7 +69,7 @@ def classroom(running_rig: SlurmRig, tmp_path_factory: pytest.TempPathFactory) -
         )
         (made.root / "home").mkdir()
         with made.site.open("a") as file:
-            file.write('[gpus]\npartition = "lab"\nlongest_minutes = 10\n')
+            file.write('[gpus]\npartition = "lab"\nlongest_minutes = 10\n[challenges]\nopen = ["goodput"]\n')
         log = Path.home() / ".labkit-server.log"  # sbatch writes it to the home that the system knows
         existed = log.exists()
         yield made
@@ -106,10 +106,21 @@ def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classr
                 print("refused", refused.code)
         """
         assert learner.run("\n".join(line[12:] for line in tried.splitlines())).strip() == "refused 400"
+        _challenge(learner, classroom)
         _borrow(learner, classroom, rig)
         assert learner.stop_server().status_code in (202, 204)
         wait_until(lambda: not rig.jobs(), seconds=120)
         assert not mark.exists()
+
+
+def _challenge(learner: ClusterUser, classroom: Classroom) -> None:
+    """Send an entry; the classroom judges it, and shows the author why it does not count."""
+    lines = ["class Policy:", "    def decide(self, state):", "        raise RuntimeError('mine')"]
+    learner.run(f"from pathlib import Path\nPath('mine.py').write_text({chr(10).join(lines)!r})")
+    said = learner.run("!labkit challenge goodput mine.py --send Achilles")
+    assert "sent: mine.py to goodput, as 'Achilles'" in said, said
+    page = f"{classroom.address}/services/classroom/challenges/goodput"
+    wait_until(lambda: "RuntimeError on rank 1" in learner.session.get(page, timeout=60).text, seconds=240)
 
 
 def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
