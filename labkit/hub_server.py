@@ -1,4 +1,4 @@
-"""`python -m labkit.hub_server`: JupyterHub's single-user server with the lab's settings, in an image or a Slurm job.
+"""`python -m labkit.hub_server`: JupyterHub's single-user server with the lab's settings, wherever it runs.
 
 The hub says by environment variables where home and exchange are; all arguments are passed on.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.catalogue import all_exercises
@@ -18,14 +20,14 @@ from labkit.progress import LAB_EXTENSIONS, write_home
 from labkit.start import own_copy
 
 
-def main() -> None:
-    """Become the server; does not return."""
+def serve(arguments: Sequence[str]) -> None:
+    """Become the server; returns when it ends."""
     from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
-    home = Path.home()
+    home, programs = Path.home(), str(Path(sys.executable).parent)
     os.chdir(home)
-    # where cells and terminals find `labkit`: the environment of a job or of a user need not name this one
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    # where cells find `labkit`: the environment of a job or of a user need not name this folder
+    os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
     if exchange := os.environ.get(sending.EXCHANGE):
         os.environ["JUPYTER_CONFIG_PATH"] = str(_enrolled(Path(exchange)))
         validation.install()
@@ -33,13 +35,27 @@ def main() -> None:
         for exercise in all_exercises():
             own_copy(exercise)
     with contextlib.suppress(OSError):  # on a full disk the server is needed to make room
-        write_home()
+        write_home()  # also makes the link to the guides
     os.environ["JUPYTER_CONFIG_PATH"] = config_path("learning", home)
-    options = [f"--ServerApp.root_dir={home}", f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}"]
+    options = [
+        f"--ServerApp.root_dir={home}",
+        f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}",
+        f"--ServerApp.terminado_settings={ {'shell_command': terminal(programs)}!r}",
+    ]
     if os.geteuid() == 0:
         options.append("--allow-root")
-    sys.argv[1:] = [*options, *sys.argv[1:]]
+    sys.argv[1:] = [*options, *arguments]
     JupyterHubSingleUser.launch_instance()
+
+
+def terminal(programs: str) -> list[str]:
+    """Return the command of terminals: bash, with the settings of a login, which set PATH anew, and this folder."""
+    return ["bash", "-l", "-c", f'PATH={shlex.quote(programs)}:"$PATH" exec bash']
+
+
+def main() -> None:
+    """Become the server, with the arguments of the command."""
+    serve(sys.argv[1:])
 
 
 def _enrolled(exchange: Path) -> Path:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.markup import escape
 
-from autograder.classroom import configured, learner_view
+from autograder.classroom import configured
 from autograder.classroom import site as sites
 from autograder.classroom.folders import Folders, add_learners, learners
 from autograder.classroom.logins import first_use
@@ -58,7 +58,6 @@ def main(path: Path, count: int, demo: bool) -> int:
         if shared is None:  # else they have homes
             for name in people:
                 folders.prepare_learner(name)
-        learner_view.configure(folders)
         configured.configure_instructors(folders, site)
         given = {}
         if site.login.kind == "first-use":

@@ -24,7 +24,6 @@ from labkit.zygote import ADDRESS
 from labkit.zygote.provisioner import PROVISIONER
 
 EXCHANGE = "/exchange"
-CONFIGURATION = f"{view.INSIDE}/etc"
 NOTICES = f"{view.INSIDE}/notices"
 ZYGOTE = "@zygote"
 """Address of the learner's zygote, which the network namespace keeps from all others."""
@@ -74,7 +73,6 @@ def command(folders: Folders, learner: str, uid: int | None, limits: Limits) -> 
     result += ["--ro-bind", str(folders.hub_socket.parent), str(folders.hub_socket.parent)]
     result += ["--ro-bind", str(here.parent / "sandbox" / "inside"), f"{view.INSIDE}/enclosed"]
     result += ["--ro-bind", str(here / "inside"), f"{view.INSIDE}/classroom"]
-    result += ["--ro-bind", str(folders.running / "etc"), CONFIGURATION]
     result += ["--ro-bind", str(folders.notices(learner)), NOTICES]
     launch = [sys.executable, "-S", "-P", f"{view.INSIDE}/classroom/launch.py"]
     launch += [view.INSIDE, json.dumps(options(uid, limits))]
@@ -106,7 +104,6 @@ def environment(
         "SHELL": "/bin/bash",
         "LABKIT_ROOT": str(catalogue.root().resolve()),
         "LABKIT_WORKSPACE": view.HOME,
-        "JUPYTER_CONFIG_PATH": CONFIGURATION,
         idle_minutes.VARIABLE: str(idle_ranks_minutes),
         sending.EXCHANGE: f"{EXCHANGE}/{folders.course_name}",
         hub_notices.FILE: f"{NOTICES}/{notices.FILE}",
@@ -121,15 +118,6 @@ def zygote(folders: Folders, idle_ranks_minutes: int, page: str) -> list[str]:
     shared = environment(folders, {}, "learner", idle_ranks_minutes, page)
     words = [f"{name}={value}" for name, value in shared.items() if name != ADDRESS]
     return ["/usr/bin/env", "-i", *words, sys.executable, "-P", "-m", "labkit.zygote", str(folders.zygote_socket)]
-
-
-def configure(folders: Folders) -> None:
-    """Write nbgrader's settings for learners' servers."""
-    folder = folders.running / "etc"
-    folder.mkdir(exist_ok=True)
-    (folder / "nbgrader_config.py").write_text(
-        f"c = get_config()\nc.CourseDirectory.course_id = {folders.course_name!r}\nc.Exchange.root = {EXCHANGE!r}\n"
-    )
 
 
 def account(folders: Folders, learner: str, uid: int, home: str = view.HOME) -> list[Path]:

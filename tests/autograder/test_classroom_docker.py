@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from standin_docker import StandInDocker
 from autograder.classroom import site as sites
 from autograder.classroom.spawners import docker as kind
 from autograder.sandbox import Sandbox
+from labkit.hub_server import terminal
 from labkit.linux.free_port import free_port
 
 pytestmark = [
@@ -77,6 +79,11 @@ def test_a_server_of_a_hub_without_this_course_has_the_learner_s_own_notebooks(t
     assert done.returncode == 0, done.stderr
     (copy,) = home.rglob("*.ipynb")
     assert "BEGIN SOLUTION" not in copy.read_text() and (home / "HOME.md").is_file()
+    # in a terminal, whose login sets PATH
+    programs = str(Path(sys.executable).parent)
+    bare = {**environment, "PATH": os.defpath}
+    asked = subprocess.run(terminal(programs), input="command -v labkit", env=bare, capture_output=True, text=True)
+    assert asked.stdout == f"{programs}/labkit\n", asked
 
 
 def test_what_docker_lacks_is_named(tmp_path: Path, engine: StandInDocker, monkeypatch: pytest.MonkeyPatch) -> None:

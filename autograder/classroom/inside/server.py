@@ -6,18 +6,13 @@ link, and the proxy, which runs outside, would follow it to any other socket of 
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import ClassVar
 
 from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
-from labkit.jupyterlab import config_path, validation
-from labkit.progress import LAB_EXTENSIONS, write_home
+from labkit import hub_server
 
 NAME = "notebook server"
 
@@ -38,13 +33,6 @@ class ServerOnSocket(ServerApp):
 
 def main(descriptor: int) -> None:
     """Become the server; returns when it ends. descriptor: of a listening socket."""
-    home = Path.home()
-    os.chdir(home)  # only now: root without its capabilities may not
-    with suppress(OSError):  # on a full disk the server is needed to make room
-        write_home()  # also makes the link to the guides
-    os.environ["JUPYTER_CONFIG_PATH"] = config_path("learning", home)
-    validation.install()
     ServerOnSocket.descriptor = descriptor
-    sys.argv[1:] = [f"--ServerApp.root_dir={home}", f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}"]
     JupyterHubSingleUser.serverapp_class = ServerOnSocket
-    JupyterHubSingleUser.launch_instance()
+    hub_server.serve([])
