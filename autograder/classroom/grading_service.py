@@ -30,13 +30,15 @@ from autograder.classroom.overview.judged import judged_exercises
 from autograder.course import Course, CourseFailed
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
-from autograder.intake.keeping import bring_back
+from autograder.intake.keeping import bring_back, discard_files
 from autograder.intake.limits import IntakeFailed
 from autograder.intake.stamps import current_record
 from labkit.checks import CannotJudge
 
 _PAUSE_SECONDS = 1.0
 _AFTER_FAILURE_SECONDS = 30.0
+_KEPT = 5
+"""Earlier submissions of a learner for an assignment whose files are kept, besides the best one's."""
 
 log = logging.getLogger("grading")
 
@@ -96,12 +98,14 @@ class GradingService:
         self._course.autograde(one.assignment, one.learner)
         score, most = self._return(one)
         exercises = tuple(judged_exercises(self._folders.course, one.learner, one.assignment))
-        if best := self._better(one, score):
+        best, earlier = self._best(one), self._folders.course / COLLECTED / one.learner / one.assignment
+        if best is not None and self._counts == "best" and best.score > score:
             # the learner has the feedback on this one; what the gradebook keeps is the earlier one
             submitted = self._folders.course / "submitted" / one.learner / one.assignment
-            if bring_back(submitted, self._folders.course / COLLECTED / one.learner / one.assignment, best.folder):
+            if bring_back(submitted, earlier, best.folder):
                 self._course.record(one.assignment, one.learner, self._course.notebooks(one.assignment))
                 self._return(one)
+        discard_files(earlier, _KEPT, spared="" if best is None else best.folder)
         return Done(one.learner, one.assignment, one.path.name, now(), True, score, most, exercises=exercises)
 
     def _return(self, one: Submission) -> tuple[float, float]:
@@ -110,13 +114,10 @@ class GradingService:
         self._exchange(ExchangeReleaseFeedback if self._folders.shares_exchange else ReleaseFeedback, one)
         return self._course.total(one.assignment, one.learner)
 
-    def _better(self, one: Submission, score: float) -> Done | None:
-        """Return the best earlier submission if the best one counts and it is better than this score."""
-        if self._counts != "best":
-            return None
+    def _best(self, one: Submission) -> Done | None:
+        """Return the best submission of a learner for an assignment that was judged before this one."""
         (status,) = (each for each in self.queue.status(one.learner, "") if each.assignment == one.assignment)
-        best = max((each for each in status.done if each.judged), key=lambda each: each.score, default=None)
-        return best if best is not None and best.score > score else None
+        return max((each for each in status.done if each.judged), key=lambda each: each.score, default=None)
 
     def _exchange(self, kind: type[Exchange], one: Submission, **own: object) -> None:
         """Run one step of nbgrader's exchange for one learner and one assignment."""

@@ -88,6 +88,17 @@ def bring_back(submitted: Path, collected: Path, source: str) -> bool:
     return False
 
 
+def discard_files(collected: Path, kept: int, spared: str) -> None:
+    """Delete the files of all earlier submissions but the newest `kept`; their records stay.
+
+    spared: name in the exchange of one whose files are kept in any case.
+    """
+    earlier = [path for path in collected.glob("[!.]*.json") if path.with_suffix("").is_dir()]
+    for path in sorted(earlier)[: max(len(earlier) - kept, 0)]:
+        if Record.from_json(json.loads(path.read_text())).source != spared:
+            shutil.rmtree(path.with_suffix(""))
+
+
 def write_json(path: Path, data: Any) -> None:
     """Write JSON atomically."""
     making = path.with_name(f".{path.name}")

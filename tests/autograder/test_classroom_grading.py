@@ -30,7 +30,8 @@ from autograder.classroom.overview.class_reader import ClassReader, State
 from autograder.classroom.pages.rendering import page
 from autograder.classroom.pages.service import waiting_text
 from autograder.course import Course
-from autograder.intake.stamps import FORMAT
+from autograder.intake.keeping import discard_files, write_json
+from autograder.intake.stamps import FORMAT, Record
 from autograder.submissions import with_module
 
 PHASE = second_exercise.PHASE
@@ -97,7 +98,7 @@ def test_a_learner_who_closes_the_own_folder_stops_nobody_else(tmp_path: Path) -
 
 def test_whatever_a_learner_names_a_folder_the_others_are_in_the_queue(tmp_path: Path) -> None:
     inbound = tmp_path / "inbound"
-    grace, good = arrive(inbound, "grace", 1), arrive(inbound, "ada", 1)
+    good, grace = arrive(inbound, "ada", 1), arrive(inbound, "grace", 1)
     claim = f"ada+{PHASE}+2026-12-01 11:00:00.000000 UTC"
     for odd in (b"x" * (255 - len(claim) - 1), b"\xff", b"a\nb", b"\x1b[2J"):
         folder = os.fsencode(inbound / "ada" / f"{claim}+") + odd
@@ -223,6 +224,19 @@ def test_learners_take_turns() -> None:
     grace, alan = handed_in("grace", 4), handed_in("alan", 5)
     assert in_turn([*many, alan, grace], served=[]) == [many[0], grace, alan, *many[1:]]
     assert in_turn([*many, alan, grace], served=["grace", "ada"]) == [alan, grace, many[0], *many[1:]]
+
+
+def test_files_of_the_newest_and_of_the_spared_submission_are_kept(tmp_path: Path) -> None:
+    for number in range(8):
+        earlier = tmp_path / f"20261127T09000{number}.000000Z"
+        earlier.mkdir()
+        (earlier / "large").touch()
+        moment = datetime(2026, 11, 27, 9, 0, number)
+        record = Record("ada", PHASE, moment, moment, "ada", True, "", f"try {number}")
+        write_json(earlier.with_name(f"{earlier.name}.json"), record.to_json())
+    discard_files(tmp_path, 3, spared="try 2")
+    kept = sorted(path.name[14] for path in tmp_path.glob("*Z"))
+    assert kept == ["2", "5", "6", "7"] and len(list(tmp_path.glob("*.json"))) == 8
 
 
 def graded(classroom: Classroom, folders: Folders, until: str = "", more: int = 0) -> None:
