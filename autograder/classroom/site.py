@@ -12,7 +12,9 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
+from autograder.classroom.wrong_entries import in_words, like, line_of
 from labkit import catalogue
 from labkit.challenges.challenge import CHALLENGES
 from labkit.commands import CommandError
@@ -61,8 +63,18 @@ def _address(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{text!r} is not an address such as http://127.0.0.1:8000")
-    if parts.port == 0:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
         raise ValueError(f"{text!r}: the port must be from 1 to 65535")
+    return text.rstrip("/")
+
+
+def _hub_address(text: str) -> str:
+    if urlsplit(_address(text)).path.strip("/"):
+        raise ValueError(f"{text!r}: the hub has a host name and a port of its own, without a path")
     return text.rstrip("/")
 
 
@@ -92,6 +104,7 @@ def _gpu_cluster(name: str) -> str:
 
 UserName = Annotated[str, AfterValidator(_user_name)]
 Address = Annotated[str, AfterValidator(_address)]
+HubAddress = Annotated[str, AfterValidator(_hub_address)]
 SubdomainHost = Annotated[str, AfterValidator(_subdomain_host)]
 
 
@@ -104,7 +117,7 @@ class _Table(BaseModel):
 class Hub(_Table):
     """Where the hub listens, and where it keeps its files."""
 
-    address: Address = "http://127.0.0.1:8000"
+    address: HubAddress = "http://127.0.0.1:8000"
     subdomain_host: SubdomainHost = ""
     folder: str = "classroom"
     certificate: str = ""
@@ -119,12 +132,17 @@ class Hub(_Table):
 class Course(_Table):
     """The course and its people. Learners are also read from `learners.txt` of the classroom's folder."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = "distributed-training"
+    name: Annotated[str, like(r"[a-z0-9][a-z0-9_-]{0,63}", "a name: lower-case letters, digits, '_' and '-'")] = (
+        "distributed-training"
+    )
     instructors: Annotated[list[UserName], Field(min_length=1)] = ["instructor"]
     learners: list[UserName] = []
 
 
 Text = Annotated[str, Field(min_length=1)]
+Folder = Annotated[str, like(r"/[^\s'\"]+", "an absolute path without spaces and quotes")]
+File = Annotated[str, like(r"/[^\n]+", "an absolute path")]
+Partition = Annotated[str, like(r"[\w.-]*", "a name of Slurm's: letters, digits, '.', '_' and '-'")]
 
 
 class OpenID(_Table):
@@ -156,7 +174,7 @@ class Login(_Table):
 
     kind: Literal["first-use", "pam", "openid", "lti"] = "first-use"
     shortest_password: Annotated[int, Field(ge=4, le=100)] = 8
-    pam_service: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")] = "login"
+    pam_service: Annotated[str, like(r"[a-z][a-z0-9_-]*", "the name of a file in /etc/pam.d")] = "login"
     openid: OpenID | None = None
     lti: LTI | None = None
 
@@ -164,23 +182,25 @@ class Login(_Table):
 class Slurm(_Table):
     """Jobs of a Slurm cluster, whose users the learners are."""
 
-    exchange: Annotated[str, Field(pattern=r"^/[^\s'\"]+$")]
-    python: Annotated[str, Field(pattern=r"^/[^\n]+$")] = sys.executable
+    exchange: Folder
+    python: File = sys.executable
     prologue: str = ""
-    partition: Annotated[str, Field(pattern=r"^[\w.-]*$")] = ""
-    time: Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")] = "08:00:00"
-    memory: Annotated[str, Field(pattern=r"^\d+[KMGT]?$")] = "4G"
+    partition: Partition = ""
+    time: Annotated[str, like(r"(\d+-)?\d+(:\d\d){0,2}", "a time such as 08:00:00, 1-00:00:00, or 90 minutes")] = (
+        "08:00:00"
+    )
+    memory: Annotated[str, like(r"\d+[KMGT]?", "an amount of memory such as 4G or 1500M")] = "4G"
     cpus: Annotated[int, Field(ge=1)] = 2
-    gres: Annotated[str, Field(pattern=r"^[\w.:,-]*$")] = ""
+    gres: Annotated[str, like(r"[\w.:,-]*", "a list of Slurm's resources such as gpu:1")] = ""
     hub_address: Address | None = None
 
 
 class Users(_Table):
     """Users of this machine, whom the learners are."""
 
-    exchange: Annotated[str, Field(pattern=r"^/[^\s'\"]+$")]
-    lab: Annotated[str, Field(pattern=r"^/[^\n]+$")]
-    python: Annotated[str, Field(pattern=r"^/[^\n]+$")] = sys.executable
+    exchange: Folder
+    lab: File
+    python: File = sys.executable
 
 
 class Docker(_Table):
@@ -198,7 +218,7 @@ class Kubernetes(_Table):
     image: Text
     hub_address: Address
     classroom_claim: Text
-    classroom_path: Annotated[str, Field(pattern=r"^([^/]|$)")] = ""
+    classroom_path: Annotated[str, like(r"([^/].*)?", "a path below the claim, without / in front")] = ""
     namespace: Text = "hub"
     service_account: str = ""
     storage_class: str = ""
@@ -252,7 +272,7 @@ class Gpus(_Table):
     """GPUs that cells borrow: the preset of `%cluster`, and how much each learner may use."""
 
     cluster: Annotated[str, AfterValidator(_gpu_cluster)] = "slurm"
-    partition: Annotated[str, Field(pattern=r"^[\w.-]*$")] = ""
+    partition: Partition = ""
     nnodes: Annotated[int, Field(ge=1)] = 1
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
     seconds_per_day: Annotated[int, Field(ge=1)] = 3600
@@ -277,6 +297,12 @@ class Site(_Table):
         return (catalogue.root() / self.hub.folder).resolve()
 
 
+def port_of(address: str) -> int:
+    """Return the port of an address, also of one that leaves it out."""
+    parts = urlsplit(address)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
 def load(path: Path) -> Site:
     """Read `path`. Raises `CommandError`, with one line for each wrong entry."""
     try:
@@ -289,7 +315,7 @@ def load(path: Path) -> Site:
     try:
         site = Site.model_validate(found)
     except ValidationError as problem:
-        wrong = [_explain(path, text, error["loc"], error["msg"], error["type"]) for error in problem.errors()]
+        wrong = [_explain(path, text, error) for error in problem.errors()]
         raise CommandError("\n".join(["the site's settings are wrong:", *wrong])) from None
     if problems := _contradictions(site):
         wrong = [f"  {path}:{line_of(text, place)}: {what}" for place, what in problems]
@@ -338,6 +364,12 @@ def _about_servers(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
     for kind, table in (("docker", servers.docker), ("kubernetes", servers.kubernetes)):
         if table is not None and urlsplit(table.hub_address).scheme != "http":
             yield ("servers", kind, "hub_address"), "servers reach the hub's API by http://, inside of their network"
+    table = servers.kubernetes
+    if servers.kind == "kubernetes" and table is not None and port_of(table.hub_address) == port_of(site.hub.address):
+        yield (
+            ("servers", "kubernetes", "hub_address"),
+            "it needs another port than [hub] address, where browsers come in",
+        )
     if servers.kind == "slurm":
         yield from _about_slurm(site)
     if servers.kind in ("slurm", "users") and site.login.kind == "first-use":
@@ -375,10 +407,11 @@ def _about_challenges(challenges: Challenges) -> Iterator[tuple[tuple[str, ...],
         )
 
 
-def _explain(path: Path, text: str, place: tuple[int | str, ...], message: str, kind: str) -> str:
+def _explain(path: Path, text: str, error: ErrorDetails) -> str:
+    place = error["loc"]
     name = ".".join(str(part) for part in place)
-    message = message.removeprefix("Value error, ")
-    if kind == "extra_forbidden":
+    message = in_words(error)
+    if error["type"] == "extra_forbidden":
         known = _known(place)
         message = f"there is no such entry; known here: {', '.join(known)}" if known else "there is no such entry"
     return f"  {path}:{line_of(text, place)}: {name}: {message}"
@@ -393,36 +426,3 @@ def _known(place: tuple[int | str, ...]) -> list[str]:
             return []
         table = field.annotation
     return sorted(table.model_fields)
-
-
-def line_of(text: str, place: tuple[int | str, ...]) -> int:
-    """Return the line, from 1, of an entry such as ("course", "learners", 0) in a TOML text; 1 if it is not written.
-
-    An entry of a list has the line of its own value where that is on a line by itself, else that of the list.
-    """
-    keys = [part for part in place if isinstance(part, str)]
-    index = next((part for part in place if isinstance(part, int)), None)
-    table: list[str] = []
-    best, lines = 1, text.splitlines()
-    for number, line in enumerate(lines, start=1):
-        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
-            table = header[1].strip().split(".")
-            if keys[: len(table)] == table:
-                best = number
-        elif entry := re.match(r"\s*([\w.\"-]+)\s*=", line):
-            found = [*table, *entry[1].replace('"', "").split(".")]
-            if len(found) > 1 and keys[: len(found)] == found:
-                return number if index is None else _line_of_value(lines, number, index)
-    return best
-
-
-def _line_of_value(lines: list[str], first: int, index: int) -> int:
-    """Return the line of the value at `index` of a list that begins at line `first`."""
-    seen = -1
-    for number in range(first, len(lines) + 1):
-        seen += len(re.findall(r"\"[^\"]*\"|'[^']*'", lines[number - 1]))
-        if seen >= index:
-            return number
-        if lines[number - 1].split("#")[0].rstrip().endswith("]"):
-            break
-    return first

@@ -23,6 +23,13 @@ from labkit.commands import CommandError
 WRONG = {
     'adress = "http://127.0.0.1:8000"': "hub.adress: there is no such entry; known here: address, certificate",
     'address = "127.0.0.1:8000"': "hub.address: '127.0.0.1:8000' is not an address such as http://127.0.0.1:8000",
+    "address = 8000": "hub.address: 8000 should be text, in quotes",
+    'address = "http://127.0.0.1:99999"': "hub.address: 'http://127.0.0.1:99999': the port must be from 1 to 65535",
+    'address = "http://127.0.0.1:8000/lab"': "hub.address: 'http://127.0.0.1:8000/lab': the hub has a host name and a",
+    'folder = "x"\n[course]\nlearners = "ada"': 'course.learners: "ada" should be a list, such as',
+    'folder = "x"\n[servers.docker]': "servers.docker.hub_address: this entry is missing",
+    'address = "http://0.0.0.0:80"\n[servers]\nkind = "kubernetes"\n[servers.kubernetes]\nimage = "x"\n'
+    'classroom_claim = "c"\nhub_address = "http://hub"': "it needs another port than [hub] address",
     'address = "https://hub.example"': "https needs a certificate and a key",
     'subdomain_host = "hub.example"': "hub.subdomain_host: 'hub.example' is not an address such as",
     'subdomain_host = "http://127.0.0.1:8000"': "'http://127.0.0.1:8000' has no names below it",
@@ -31,17 +38,17 @@ WRONG = {
         "with a certificate it begins with https://"
     ),
     'certificate = "c.pem"': "certificate and key are given together",
-    'address = "http://127.0.0.1:8000"\n[course]\nname = "A course"': "course.name: String should match pattern",
+    'address = "http://127.0.0.1:8000"\n[course]\nname = "A course"': "course.name: 'A course' is not a name: ",
     'folder = "x"\n[course]\nlearners = ["ada", "Bob"]': "course.learners.1: 'Bob' cannot be a user",
     'folder = "x"\n[course]\nlearners = ["instructor"]': "an instructor cannot be a learner, too",
     'folder = "x"\n[course]\ninstructors = []': "course.instructors: List should have at least 1 item",
-    'folder = "x"\n[servers]\nidle_minutes = "2"': "servers.idle_minutes: Input should be a valid integer",
-    'folder = "x"\n[servers]\nidle_ranks_minutes = -1': "servers.idle_ranks_minutes: Input should be greater than or",
+    'folder = "x"\n[servers]\nidle_minutes = "2"': 'servers.idle_minutes: "2" should be a whole number, without quotes',
+    'folder = "x"\n[servers]\nidle_ranks_minutes = -1': "servers.idle_ranks_minutes: -1 should be greater than or",
     'folder = "x"\n[servers]\nmemory_gib = 0.1': "servers.memory_gib: a server with one kernel needs 0.5 GiB",
-    'folder = "x"\n[servers]\ndisk_gib = -1': "servers.disk_gib: Input should be greater than or equal to 0",
+    'folder = "x"\n[servers]\ndisk_gib = -1': "servers.disk_gib: -1 should be greater than or equal to 0",
     'folder = "x"\n[servers]\nkind = "slurm"': "the table [servers.slurm] is missing",
     '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\n[servers.slurm]\nexchange = "here"': (
-        "servers.slurm.exchange: String should match pattern"
+        "servers.slurm.exchange: 'here' is not an absolute path"
     ),
     '[servers]\nkind = "slurm"\n[servers.slurm]\nexchange = "/x"\n[login]\nkind = "first-use"': (
         "servers are those of users of the cluster, so the login must prove who that is"
@@ -49,11 +56,11 @@ WRONG = {
     '[servers]\nkind = "users"\nusers = { exchange = "/x", lab = "/y" }\n[login]\nkind = "first-use"': (
         "servers are those of users of this machine, so the login must prove who that is"
     ),
-    'folder = "x"\n[servers]\nkind = "vm"': "servers.kind: Input should be 'sandbox', 'docker', 'kubernetes', 'slurm'",
+    'folder = "x"\n[servers]\nkind = "vm"': "servers.kind: \"vm\" should be 'sandbox', 'docker', 'kubernetes', 'slurm'",
     'folder = "x"\n[servers]\nkind = "docker"': "the table [servers.docker] is missing",
-    'folder = "x"\n[servers.docker]\nimage = "x"\ncpus = 0': "servers.docker.cpus: Input should be greater than 0",
+    'folder = "x"\n[servers.docker]\nimage = "x"\ncpus = 0': "servers.docker.cpus: 0 should be greater than 0",
     'folder = "x"\n[servers.docker]\nimage = "x"\nhub_address = "https://hub:8081"': "hub's API by http://, inside",
-    'folder = "x"\n[servers.kubernetes]\nclassroom_path = "/x"': "servers.kubernetes.classroom_path: String",
+    'folder = "x"\n[servers.kubernetes]\nclassroom_path = "/x"': "classroom_path: '/x' is not a path below",
     'folder = "x"\n[gpus]': "servers of kind slurm use. A sandbox has neither network nor devices",
     '[servers]\nkind = "docker"\ndocker = { image = "x", hub_address = "http://x:1" }\n[gpus]': (
         "A container is no user of a cluster"
@@ -63,8 +70,8 @@ WRONG = {
     'folder = "x"\n[gpus]\ncluster = "kubernetes"': "gpus.cluster: 'kubernetes': the ledger counts jobs of \"slurm\"",
     '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\nslurm = { exchange = "/x" }\n[gpus]\nnnodes = 4\n'
     "gpus_per_node = 2\nmost_ranks = 4": "`%cluster slurm` alone would ask for more ranks",
-    'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: Input should be 'last' or 'best'",
-    'folder = "x"\n[grading]\nfeedback = "all"': "grading.feedback: Input should be 'details', 'titles' or 'marks'",
+    'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: \"first\" should be 'last' or 'best'",
+    'folder = "x"\n[grading]\nfeedback = "all"': "grading.feedback: \"all\" should be 'details', 'titles' or 'marks'",
     'folder = "x"\n[challenges]\nopen = ["chess"]': "there is no challenge chess; known: all_reduce",
     '[challenges]\nopen = ["goodput"]\ntraces = ["goodput"]': "goodput: traces show the instances on which",
     'folder = "x"\n[course]\nname = "grading"': "'grading' is the name of a service of the hub",
@@ -74,7 +81,7 @@ WRONG = {
     'client_id = "lab"\nauthorize_url = "https://lms.example/a"\nkeys_url = "https://lms.example/k"': (
         "a learning platform opens the hub only by https"
     ),
-    'folder = "x"\n[login]\nkind = "none"': "login.kind: Input should be 'first-use', 'pam', 'openid' or 'lti'",
+    'folder = "x"\n[login]\nkind = "none"': "login.kind: \"none\" should be 'first-use', 'pam', 'openid' or 'lti'",
 }
 
 
