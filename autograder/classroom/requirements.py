@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+import errno
 import importlib.util
 import os
 import socket
+import ssl
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from autograder.classroom import proxy, spawners
-from autograder.classroom.site import Login, Site
+from autograder.classroom.folders import learners
+from autograder.classroom.site import Login, Site, port_of
+from autograder.classroom.spawners import system_users
 from labkit.commands import CommandError
 
 _MODULES = {
@@ -28,8 +34,9 @@ def missing(site: Site) -> list[str]:
         *_packages(),
         *spawners.of(site).missing(site),
         *_login(site.login),
+        *_people(site),
         *_folder(site),
-        *_address(site),
+        *_addresses(site),
         *_certificate(site),
     ]
 
@@ -57,33 +64,83 @@ def _login(login: Login) -> Iterator[str]:
                 yield str(problem)
 
 
+def _people(site: Site) -> Iterator[str]:
+    if site.login.kind == "pam":
+        yield from system_users.unknown([*site.course.instructors, *learners(site, site.folder)])
+    elif site.servers.shared_exchange is not None:
+        yield from system_users.unknown(learners(site, site.folder))
+
+
 def _folder(site: Site) -> Iterator[str]:
     another = "[hub] folder names another one"
     # the folder itself, or the one in which it will be made; what may not be looked at is not there
     existing = next(folder for folder in (site.folder, *site.folder.parents) if os.path.exists(folder))
     if not existing.is_dir():
         yield f"the classroom cannot be in {site.folder}, since {existing} is not a folder; {another}"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        yield f"the classroom is kept in {site.folder}, but {existing} cannot be written to; {another}"
+        return
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as problem:
+        why = f"{existing} cannot be written to: {problem.strerror}"
+        yield f"the classroom is kept in {site.folder}, but {why}; {another}"
 
 
-def _address(site: Site) -> Iterator[str]:
-    parts = urlsplit(site.hub.address)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    with socket.socket(socket.AF_INET6 if ":" in str(parts.hostname) else socket.AF_INET) as probe:
+def _addresses(site: Site) -> Iterator[str]:
+    yield from _listens(site.hub.address, "[hub] address")
+    if site.servers.kind == "docker" and site.servers.docker is not None:
+        yield from _listens(site.servers.docker.hub_address, "[servers.docker] hub_address")
+    if site.servers.kind == "kubernetes" and site.servers.kubernetes is not None:
+        port = port_of(site.servers.kubernetes.hub_address)
+        yield from _listens(f"http://0.0.0.0:{port}", "[servers.kubernetes] hub_address")
+
+
+def _listens(address: str, entry: str) -> Iterator[str]:
+    """Yield why the hub cannot listen at an address, and what to change in which entry of the settings."""
+    host, port = str(urlsplit(address).hostname), port_of(address)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((parts.hostname, port))
+            probe.bind((host, port))
         except OSError as problem:
-            yield f"the hub cannot listen at {site.hub.address}: {problem.strerror}; [hub] address names another one"
+            advice = {
+                errno.EADDRINUSE: f"another program listens there: end it, or choose another port in {entry}",
+                errno.EACCES: f"ports below 1024 are root's: choose another one in {entry}, such as 8000",
+            }.get(problem.errno or 0, f"{entry} must be an address of this machine, or 0.0.0.0 for all that it has")
+            yield f"the hub cannot listen at {address}: {problem.strerror}; {advice}"
 
 
 def _certificate(site: Site) -> Iterator[str]:
-    for what, name in (("certificate", site.hub.certificate), ("key", site.hub.key)):
-        if name and not os.access(Path(name), os.R_OK):
-            yield f"the {what} cannot be read: {name}"
-        elif what == "certificate" and name and site.hub.subdomain_host:
-            yield from _wildcard(Path(name), str(urlsplit(site.hub.subdomain_host).hostname))
+    if not site.hub.certificate:
+        return
+    certificate, key = Path(site.hub.certificate), Path(site.hub.key)
+    unreadable = [(what, path) for what, path in (("certificate", certificate), ("key", key)) if not _reads(path)]
+    for what, path in unreadable:
+        yield f"the {what} {path} of [hub] is not there, or the user who starts the hub cannot read it"
+    if unreadable:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as problem:
+        yield (
+            f"{certificate} and {key} of [hub] are no certificate with its key: {getattr(problem, 'reason', problem)}; "
+            "both are files in PEM format (-----BEGIN ...), the key without a password"
+        )
+        return
+    yield from _expired(certificate)
+    if site.hub.subdomain_host:
+        yield from _wildcard(certificate, str(urlsplit(site.hub.subdomain_host).hostname))
+
+
+def _reads(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.R_OK)
+
+
+def _expired(certificate: Path) -> Iterator[str]:
+    from cryptography import x509  # JupyterHub brings it
+
+    until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    if until < datetime.datetime.now(datetime.UTC):
+        yield f"the certificate {certificate} of [hub] has expired at {until:%Y-%m-%d %H:%M} UTC: renew it"
 
 
 def _wildcard(certificate: Path, host: str) -> Iterator[str]:

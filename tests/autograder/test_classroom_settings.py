@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from small_classroom import ROOT, small_classroom
+from system_packages import needs_packages
 
-from autograder.classroom import check
+from autograder.classroom import check, requirements
 from autograder.classroom import site as sites
 from autograder.classroom.backup import backup, restore
 from autograder.classroom.folders import Folders, add_learners, learners
@@ -137,7 +139,33 @@ def test_check_reports_what_is_valid_and_an_address_that_is_taken(
     assert "the settings are valid" in printed and "1 instructors, 2 learners" in printed
     classroom.site.write_text('[hub]\naddress = "http://192.0.2.1:8000"\n')
     assert check.main(classroom.site) == 1
-    assert "missing: the hub cannot listen at http://192.0.2.1:8000" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "missing: the hub cannot listen at http://192.0.2.1:8000" in printed and "or 0.0.0.0 for all" in printed
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        classroom.site.write_text(f'[hub]\naddress = "http://127.0.0.1:{taken.getsockname()[1]}"\n')
+        assert check.main(classroom.site) == 1
+    assert "another program listens there: end it, or choose another port in [hub] address" in capsys.readouterr().out
+
+
+def test_a_certificate_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path) -> None:
+    for name in ("one", "another"):
+        (tmp_path / name).mkdir()
+    needs_packages("openssl")
+    one, another = (small_classroom(tmp_path / name) for name in ("one", "another"))
+    for classroom in (one, another):
+        classroom.use_tls("IP:127.0.0.1")
+
+    def problems(certificate: Path, key: Path) -> list[str]:
+        hub = sites.Hub(address="https://127.0.0.1", certificate=str(certificate), key=str(key))
+        return list(requirements._certificate(sites.Site(hub=hub)))
+
+    key = one.root / "hub.key"
+    assert problems(one.certificate, key) == []
+    (absent,) = problems(tmp_path / "none.pem", key)
+    assert f"the certificate {tmp_path}/none.pem of [hub] is not there" in absent
+    for certificate in (another.certificate, one.site):
+        (problem,) = problems(certificate, key)
+        assert f"{certificate} and {key} of [hub] are no certificate with its key" in problem
 
 
 def test_a_classroom_s_folder_that_is_read_only_is_reported(tmp_path: Path) -> None:
@@ -151,7 +179,7 @@ def test_a_classroom_s_folder_that_is_read_only_is_reported(tmp_path: Path) -> N
     done = subprocess.run(hub, env=classroom.environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.startswith("labkit: the hub cannot run here:\n")
-    assert f"  the classroom is kept in {kept}/in/it, but {kept} cannot be written to; [hub] folder" in done.stderr
+    assert f"  the classroom is kept in {kept}/in/it, but {kept} cannot be written to: " in done.stderr
 
 
 def test_a_backup_is_restored_on_a_machine_without_a_classroom(tmp_path: Path) -> None:

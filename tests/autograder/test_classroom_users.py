@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from autograder.classroom.limits.memory import MemoryLimit
 from autograder.classroom.limits.running import own_folders, servers
 from autograder.classroom.limits.service import Looks
 from autograder.classroom.pages.servers import running as shown
+from autograder.classroom.spawners import system_users, user_access
 from autograder.classroom.spawners import users as kind
 from autograder.sandbox import Sandbox
 
@@ -71,10 +73,31 @@ def test_three_people_at_once_as_users_of_this_machine(tmp_path: Path, users: Us
 
 def test_what_servers_of_users_lack_is_named(tmp_path: Path) -> None:
     (tmp_path / "solutions").mkdir()
-    table = sites.Users(exchange=str(tmp_path / "none"), lab=str(tmp_path))
-    *_, exchange, templates, solutions = kind.missing(sites.Site(servers=sites.Servers(kind="users", users=table)))
-    assert f"exchange cannot be in {tmp_path}/none" in exchange and f"no {tmp_path}/templates" in templates
-    assert f"learners would see {tmp_path}/solutions" in solutions
+    table = sites.Users(exchange=str(tmp_path / "none"), lab=str(tmp_path), python=str(tmp_path / "python"))
+    site = sites.Site(servers=sites.Servers(kind="users", users=table), hub=sites.Hub(folder=str(tmp_path)))
+    found = "\n".join(kind.missing(site))
+    assert f"exchange cannot be in {tmp_path}/none" in found and f"no {tmp_path}/templates" in found
+    assert f"learners would see {tmp_path}/solutions" in found
+    assert ("only root can start servers" in found) == (os.geteuid() != 0)
+    assert (f"{tmp_path}/python is not there" in found) == (os.geteuid() == 0)
+
+
+def test_what_a_user_cannot_reach_is_named_with_the_folder_that_is_closed(users: Users) -> None:
+    ada, grace, teacher = users.names
+    opened, closed = users.folder / "python", users.folder / "closed/lab"
+    opened.write_text("#!/bin/sh\necho No module named jupyterhub >&2; exit 1\n")
+    opened.chmod(0o755)
+    closed.mkdir(parents=True)
+    assert [*user_access.missing([ada], opened, [])] == [
+        f"{opened} cannot run a server as {ada}: No module named jupyterhub; install labkit[lab] and jupyterhub with it"
+    ]
+    closed.parent.chmod(0o700)
+    shutil.rmtree(users.home(grace))
+    both, homeless = user_access.missing([ada, grace], opened, [closed])
+    assert both.startswith(f"{ada}, {grace}: cannot read {closed}, since {closed.parent} is closed to them: chmod o+rx")
+    assert homeless == f"{grace}: cannot write to their homes, in {users.folder}/homes: make them, owned by their users"
+    (unknown,) = system_users.unknown(["nobody-of-the-course", teacher])
+    assert "no user of this system is called nobody-of-the-course (" in unknown
 
 
 MIB = 1 << 20

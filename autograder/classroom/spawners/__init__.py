@@ -7,6 +7,7 @@ slurm.py         in jobs of a Slurm cluster, by batchspawner
 users.py         on this machine, as users of it
 containers.py    what containers and pods have in common
 system_users.py  what servers of a system's users have in common
+user_access.py   what users of this machine cannot reach
 """
 
 from __future__ import annotations

@@ -20,6 +20,12 @@ from autograder.classroom.spawners import containers
 
 _USER = 1000
 """User id of the image, and of a hub in the image of grading."""
+RIGHTS = {
+    "pods": ("create", "delete", "get", "list", "watch"),
+    "persistentvolumeclaims": ("create", "get"),
+    "events": ("list", "watch"),
+}
+"""What KubeSpawner does: verbs by kind of objects, those of cluster/jupyterhub/kubernetes/permissions.yaml."""
 
 
 def configure(c: Any, site: Site, folders: Folders) -> None:
@@ -98,6 +104,12 @@ def _of_cluster(kubernetes: Kubernetes) -> Iterator[str]:
 
     from kubernetes_asyncio import client, config
 
+    async def may(api: Any, verb: str, plural: str) -> bool:
+        about = client.V1ResourceAttributes(namespace=kubernetes.namespace, verb=verb, resource=plural)
+        review = client.V1SelfSubjectAccessReview(spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=about))
+        answer = await client.AuthorizationV1Api(api).create_self_subject_access_review(review, _request_timeout=20)
+        return bool(answer.status.allowed)
+
     async def ask() -> str:
         try:
             config.load_incluster_config()
@@ -106,7 +118,17 @@ def _of_cluster(kubernetes: Kubernetes) -> Iterator[str]:
         async with client.ApiClient() as api:
             core = client.CoreV1Api(api)
             try:
-                await core.list_namespaced_pod(kubernetes.namespace, limit=1, _request_timeout=20)
+                forbidden = [
+                    f"{verb} {plural}"
+                    for plural, verbs in RIGHTS.items()
+                    for verb in verbs
+                    if not await may(api, verb, plural)
+                ]
+                if forbidden:
+                    return (
+                        f"the hub may not do this in the namespace {kubernetes.namespace} of Kubernetes: "
+                        f"{', '.join(forbidden)}; the role of cluster/jupyterhub/kubernetes/permissions.yaml allows it"
+                    )
                 await core.read_namespaced_persistent_volume_claim(
                     kubernetes.classroom_claim, kubernetes.namespace, _request_timeout=20
                 )
@@ -116,7 +138,7 @@ def _of_cluster(kubernetes: Kubernetes) -> Iterator[str]:
                         f"there is no claim {kubernetes.classroom_claim} in the namespace {kubernetes.namespace}: make "
                         "one that several nodes can write to, with the classroom's folder"
                     )
-                return f"Kubernetes does not let the hub look at pods and claims of {kubernetes.namespace}: {problem}"
+                return f"Kubernetes does not answer the hub as it should: HTTP {problem.status}, {problem.reason}"
         return ""
 
     try:

@@ -11,7 +11,7 @@ import os
 import pwd
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tornado import web
 from traitlets import default
 
 from autograder.classroom import addresses
-from autograder.classroom.folders import Folders
+from autograder.classroom.folders import Folders, learners
 from autograder.classroom.site import Site, Slurm
 from autograder.classroom.spawners import system_users
 from labkit import idle_minutes
@@ -77,10 +77,7 @@ class SlurmSpawner(batchspawner.SlurmSpawner):  # type: ignore[misc]
     @default("exec_prefix")
     def _become_learner(self) -> str:
         """Return how the hub becomes the learner for sbatch, squeue and scancel."""
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        if self.user.name == user:
-            return ""
-        return "runuser -u {username} --" if os.geteuid() == 0 else "sudo -n -E -u {username}"
+        return " ".join(_becoming(self.user.name))
 
     async def start(self) -> tuple[str, int]:
         """Submit the job; return address and port of the server, as soon as it has reported them."""
@@ -89,6 +86,13 @@ class SlurmSpawner(batchspawner.SlurmSpawner):  # type: ignore[misc]
         # the hub need not resolve the names that Slurm gives to nodes
         self.ip = await asyncio.to_thread(clients.node_address, node)
         return self.ip, port
+
+
+def _becoming(learner: str) -> list[str]:
+    """Return what precedes a command that the hub runs as a learner."""
+    if learner == pwd.getpwuid(os.geteuid()).pw_name:
+        return []
+    return ["runuser", "-u", learner, "--"] if os.geteuid() == 0 else ["sudo", "-n", "-E", "-u", learner]
 
 
 def configure(c: Any, site: Site, folders: Folders) -> None:
@@ -101,7 +105,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     c.Spawner.hub_connect_url = slurm.hub_address or site.hub.public
     spawner = c.SlurmSpawner
     spawner.batchspawner_singleuser_cmd = f"{shlex.quote(slurm.python)} -P -m batchspawner.singleuser"
-    spawner.cmd = [shlex.quote(str(Path(slurm.python).with_name("labkit-hub-server")))]
+    spawner.cmd = [shlex.quote(str(_server_program(slurm)))]
     spawner.batch_script = _SCRIPT
     spawner.req_partition, spawner.req_runtime, spawner.req_memory = slurm.partition, slurm.time, slurm.memory
     spawner.req_nprocs, spawner.req_gres = str(slurm.cpus), slurm.gres
@@ -116,21 +120,54 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
 
 def missing(site: Site) -> list[str]:
     """Return what of Slurm's commands, its cluster and the shared folder is missing."""
-    return list(_missing(_table(site)))
+    return list(_missing(site, _table(site)))
 
 
-def _missing(slurm: Slurm) -> Iterator[str]:
+def _missing(site: Site, slurm: Slurm) -> Iterator[str]:
     try:
         clients.require_slurm()
         known = clients.ask("sinfo", "--noheader", "--format=%R").split()
-        if slurm.partition and slurm.partition not in known:
-            yield f"Slurm has no partition {slurm.partition}; [servers.slurm] partition can be {', '.join(known)}"
     except InvalidJob as problem:
         yield f"learners' servers are jobs of Slurm: {problem}"
+    else:
+        wanted = {"servers.slurm": slurm.partition, "gpus": site.gpus.partition if site.gpus else ""}
+        unknown = [(table, name) for table, name in wanted.items() if name and name not in known]
+        for table, name in unknown:
+            yield f"Slurm has no partition {name}; [{table}] partition can be {', '.join(dict.fromkeys(known))}"
+        if not unknown:
+            yield from _of_submission(slurm, system_users.known(learners(site, site.folder)))
     yield from system_users.missing(Path(slurm.exchange))
+    server = _server_program(slurm)
+    if server.parent.is_dir() and not server.exists():  # else nodes alone have it
+        yield f"there is no {server}: install labkit[lab], jupyterhub and batchspawner with {slurm.python}"
+
+
+def _of_submission(slurm: Slurm, people: Sequence[str]) -> Iterator[str]:
+    """Let Slurm examine the job of a learner's server, without submitting it."""
     change = "runuser" if os.geteuid() == 0 else "sudo"
     if shutil.which(change) is None:
         yield f"the hub submits learners' jobs with {change}, which is not installed"
+        return
+    if not people:
+        return
+    options = [f"--time={slurm.time}", f"--mem={slurm.memory}", f"--cpus-per-task={slurm.cpus}"]
+    options += [f"--partition={slurm.partition}"] * bool(slurm.partition) + [f"--gres={slurm.gres}"] * bool(slurm.gres)
+    try:
+        clients.ask(*_becoming(people[0]), "sbatch", "--test-only", "--chdir=/", *options, "--wrap=true")
+    except InvalidJob as problem:
+        may = (
+            ""
+            if os.geteuid() == 0
+            else ", and sudoers must allow the hub's user sbatch, squeue and scancel as learners"
+        )
+        yield (
+            f"a server of {people[0]} cannot be submitted: {problem}. [servers.slurm] has partition, time, memory, "
+            f"cpus and gres{may}"
+        )
+
+
+def _server_program(slurm: Slurm) -> Path:
+    return Path(slurm.python).with_name("labkit-hub-server")
 
 
 def _table(site: Site) -> Slurm:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Int, Unicode
 
 from autograder.classroom import addresses
-from autograder.classroom.folders import Folders
+from autograder.classroom.folders import Folders, learners
 from autograder.classroom.limits import notices
 from autograder.classroom.limits.groups import new_group
 from autograder.classroom.site import Site, Users
-from autograder.classroom.spawners import system_users
+from autograder.classroom.spawners import system_users, user_access
 from autograder.sandbox.cgroups import Cgroup
 from labkit import catalogue, hub_notices, idle_minutes
 from labkit.challenges import sending
@@ -99,10 +99,10 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
 
 def missing(site: Site) -> list[str]:
     """Return what of root's rights, the shared folder and the learners' copy of the lab is missing."""
-    return list(_missing(_table(site)))
+    return list(_missing(_table(site), system_users.known(learners(site, site.folder))))
 
 
-def _missing(users: Users) -> Iterator[str]:
+def _missing(users: Users, people: Sequence[str]) -> Iterator[str]:
     if os.geteuid() != 0:
         yield "only root can start servers as users of this machine: start the hub as root, or change [servers] kind"
     yield from system_users.missing(Path(users.exchange))
@@ -113,6 +113,8 @@ def _missing(users: Users) -> Iterator[str]:
         if (lab / name).exists() or lab.resolve() == catalogue.root().resolve():
             yield f"[servers.users] lab: learners would see {lab}/{name}: make a copy with templates/ and docs/ alone"
             break
+    if os.geteuid() == 0:
+        yield from user_access.missing(people, Path(users.python), [lab / "templates", lab / "docs"])
 
 
 def _table(site: Site) -> Users:

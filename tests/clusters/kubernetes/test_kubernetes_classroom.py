@@ -69,6 +69,10 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster, class
     assert "there is no claim classroom in the namespace lab" in problem
     standin.store.create("persistentvolumeclaims", "lab", claim("classroom"))
     assert kind.missing(site) == []
+    standin.api.forbidden |= {("create", "pods"), ("watch", "events")}
+    (problem,) = kind.missing(site)
+    assert "may not do this in the namespace lab of Kubernetes: create pods, watch events; the role of" in problem
+    standin.api.forbidden.clear()
     standin.api.requests.clear()
     with classroom.running():
         ada = Person(classroom.address, "ada")
@@ -109,6 +113,10 @@ def test_three_people_at_once_in_pods(tmp_path: Path, standin: StandInCluster, c
 
     claims = tmp_path / "kubelet/claims"
     three_people(Place(classroom, lambda name: claims / f"small-course-home-{name}", processes, goes_on=True))
+
+
+def test_what_the_hub_asks_to_be_allowed_is_what_its_role_allows() -> None:
+    assert permissions() == {(verb, plural) for plural, verbs in kind.RIGHTS.items() for verb in verbs}
 
 
 def permissions() -> set[tuple[str, str]]:

@@ -21,10 +21,12 @@ from slurm_rig import SlurmRig  # beside this file
 from small_classroom import Classroom, small_classroom
 from waiting import wait_until
 
+from autograder.classroom import site as sites
 from autograder.classroom.gpus import slurm_jobs
 from autograder.classroom.gpus.ledger import Ledger, day_of
 from autograder.classroom.gpus.watch import Watch
 from autograder.classroom.site import Gpus
+from autograder.classroom.spawners import slurm as kind
 from autograder.sandbox import Sandbox
 from labkit.clusters.cluster import State
 from labkit.clusters.job import InvalidJob
@@ -173,6 +175,23 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
     assert len(answers) == 3 and set(answers) <= {"403", "405"}, answers
     ledger = classroom.folder / "hub" / "gpus.sqlite"
     assert ledger.stat().st_mode & 0o777 == 0o600 and classroom.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_slurm_would_refuse_is_named_before_a_learner_waits_for_it(rig: SlurmRig, tmp_path: Path) -> None:
+    def problems(**table: object) -> str:
+        slurm = sites.Slurm(exchange=str(tmp_path), **table)  # type: ignore[arg-type]
+        servers = sites.Servers(kind="slurm", slurm=slurm)
+        hub, course = sites.Hub(folder=str(tmp_path)), sites.Course(learners=["nobody-of-the-course", USER])
+        site = sites.Site(hub=hub, course=course, servers=servers, gpus=Gpus(partition="lab"))
+        return "\n".join(kind.missing(site))
+
+    assert problems(cpus=1, memory="1000M") == ""
+    assert "has no partition fast; [servers.slurm] partition can be lab" in problems(partition="fast")
+    assert f"a server of {USER} cannot be submitted: sbatch failed: " in problems(gres="fpga:1")
+    assert "cannot be submitted: sbatch failed: " in problems(cpus=1000)
+    (tmp_path / "bin").mkdir()
+    assert f"there is no {tmp_path}/bin/labkit-hub-server" in problems(python=f"{tmp_path}/bin/python", cpus=1)
+    assert not rig.jobs()
 
 
 def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmRig, tmp_path: Path) -> None:

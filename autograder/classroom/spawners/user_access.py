@@ -1,0 +1,94 @@
+"""What users of this machine cannot reach, asked as each of them. Only root can ask."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+_ASK = """
+for path; do [ -r "$path" ] && [ -x "$path" ] || echo "$path"; done
+[ -d ~ ] && [ -w ~ ] && [ -x ~ ] || echo home
+"""
+_IMPORTS = "import jupyterhub, jupyterlab, nbgrader, labkit.hub_server"
+_START_SECONDS = 120.0
+
+
+def missing(people: Iterable[str], python: Path, folders: Sequence[Path]) -> Iterator[str]:
+    """Yield one sentence for each thing that keeps users from a server, with those it concerns.
+
+    python: with which servers run. folders: what each must be able to read.
+    """
+    wanted = [path for path in (python, *folders) if path.exists()]
+    yield from (
+        f"{path} is not there: it is needed by each learner's server"
+        for path in (python, *folders)
+        if path not in wanted
+    )
+    concerned: dict[str, list[str]] = defaultdict(list)
+    ready = []
+    for name in people:
+        found = list(_unreachable(name, wanted))
+        for problem in found:
+            concerned[problem].append(name)
+        if not found:
+            ready.append(name)
+    for problem, names in concerned.items():
+        yield f"{_listed(names)}: {problem}"
+    if ready and python in wanted:
+        yield from _of_start(ready[0], python)
+
+
+def _unreachable(name: str, paths: Sequence[Path]) -> Iterator[str]:
+    resolved = [end for path in paths for end in dict.fromkeys((path.absolute(), path.resolve()))]
+    asked = list(dict.fromkeys(part for path in resolved for part in (*reversed(path.parents), path)))
+    closed = _as(name, ["sh", "-c", _ASK, "sh", *map(str, asked)]).stdout.splitlines()
+    for path in paths:
+        ends = (path.absolute(), path.resolve())
+        way = [part for end in ends for part in (*reversed(end.parents), end) if str(part) in closed]
+        if str(path.absolute()) in closed and way:
+            yield f"cannot read {path}, since {way[0]} is closed to them: chmod o+rx {way[0]}, or move what they need"
+    if "home" in closed:
+        home = pwd.getpwnam(name).pw_dir
+        yield f"cannot write to their homes, in {Path(home).parent}: make them, owned by their users"
+
+
+def _of_start(name: str, python: Path) -> Iterator[str]:
+    try:
+        done = _as(name, [str(python), "-P", "-c", _IMPORTS])
+    except subprocess.TimeoutExpired:
+        yield f"{python} does not start within {_START_SECONDS:g} s as {name}"
+        return
+    except OSError as problem:
+        yield f"{python} cannot be run as {name}: {problem.strerror}"
+        return
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        yield (
+            f"{python} cannot run a server as {name}: {lines[-1] if lines else f'status {done.returncode}'}; "
+            "install labkit[lab] and jupyterhub with it"
+        )
+
+
+def _as(name: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    user = pwd.getpwnam(name)
+    return subprocess.run(
+        command,
+        user=user.pw_uid,
+        group=user.pw_gid,
+        extra_groups=os.getgrouplist(name, user.pw_gid),
+        cwd="/",
+        env={"PATH": os.defpath, "HOME": user.pw_dir, "LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_START_SECONDS,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
