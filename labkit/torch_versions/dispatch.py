@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,8 +12,8 @@ from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 
 __all__ = [
-    "DisableTorchDispatch", "TorchDispatchMode", "UnguardedDispatchMode", "function_without_wrapper", "has_modes",
-    "is_composite", "no_modes", "schema_of", "top_mode",
+    "DisableTorchDispatch", "TorchDispatchMode", "UnguardedDispatchMode", "find_rules_in_one_step",
+    "function_without_wrapper", "has_modes", "is_composite", "no_modes", "schema_of", "top_mode",
 ]  # fmt: skip
 
 
@@ -26,6 +27,23 @@ class UnguardedDispatchMode(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
+
+
+@functools.cache
+def find_rules_in_one_step() -> None:
+    """Let torch look up in one call, not in three, whether an operator has a rule for a mode or a class of tensors.
+
+    It asks before each operator that Python sees, and before each query of a fake tensor's device. May be called
+    repeatedly.
+    """
+    from torch._library import simple_registry
+
+    def find(op: Any, torch_dispatch_class: type) -> Any:
+        entry = singleton._data.get(op.__qualname__)  # type: ignore[name-defined] # noqa: F821  # of that module
+        return None if entry is None else entry.torch_dispatch_rules._data.get(torch_dispatch_class)
+
+    # torch's C++ keeps the function itself, not its name
+    simple_registry.find_torch_dispatch_rule.__code__ = find.__code__
 
 
 def no_modes() -> AbstractContextManager[Any]:

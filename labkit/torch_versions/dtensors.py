@@ -16,13 +16,26 @@ import torch
 
 from labkit.torch_versions.dispatch import no_modes
 
-__all__ = ["layouts_once", "local_part", "propagate_once"]
+__all__ = ["layouts_once", "local_part", "propagate_once", "unmarked_for_compilers"]
 
 
 def local_part(tensor: Any) -> tuple[Any, Any, Any]:
     """A DTensor's local tensor, its mesh and its placements; any other tensor, None and None."""
     spec = getattr(tensor, "_spec", None)
     return (tensor, None, None) if spec is None else (tensor._local_tensor, spec.mesh, spec.placements)
+
+
+@functools.cache
+def unmarked_for_compilers() -> None:
+    """Leave out DTensor's `__init__`, in a process that neither compiles nor exports. May be called repeatedly.
+
+    It does nothing else than tell `torch.compile` and `torch.export` of the new tensor, whose attributes `__new__` has
+    set: but in five calls, and each operator on DTensors makes one.
+    """
+    from torch.distributed.tensor import DTensor
+
+    changed: Any = DTensor
+    changed.__init__ = object.__init__
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -124,8 +125,9 @@ def swap_fake_tensors(mode: FakeTensorMode) -> None:
 
     @functools.wraps(original)
     def swap(first: torch.Tensor, second: torch.Tensor) -> None:
-        for key in [key for key, tensor in known.items() if tensor is first or tensor is second]:
-            del known[key]
+        if weakref.getweakrefcount(first) or weakref.getweakrefcount(second):
+            for key in [key for key, tensor in known.items() if tensor is first or tensor is second]:
+                del known[key]
         original(first, second)
         for tensor in (first, second):  # torch swaps what calls the hooks, and leaves their list where it was
             tensor._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks

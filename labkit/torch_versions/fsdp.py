@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -18,6 +19,21 @@ def untimed_fsdp_state_dicts() -> None:
 
     timer: Any = _debug_utils.SimpleProfiler
     timer.profile = lambda _: nullcontext()
+
+
+def strides_once() -> None:
+    """Compute a contiguous tensor's strides once for each shape: fully_shard asks three times for each parameter."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    changed: Any = _fsdp_param
+    original = changed.make_contiguous_strides_for
+    known = functools.lru_cache(maxsize=4096)(original)
+
+    @functools.wraps(original)
+    def strides(shape: Any, *rest: Any) -> Any:
+        return known(tuple(shape), *rest) if all(size.__class__ is int for size in shape) else original(shape, *rest)
+
+    changed.make_contiguous_strides_for = strides
 
 
 def chunks_on_demand() -> None:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from labkit.torch_versions.dispatch import has_modes, no_modes
+from labkit.torch_versions.fake_tensors import FakeTensor
 from labkit.torch_versions.groups import replace_function
 
 __all__ = [
@@ -29,6 +30,8 @@ storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 
 view_base: Callable[[Tensor], Tensor | None] = attrgetter("_base")
 """The tensor that a tensor is a view of; None if it is none."""
+
+_WITHOUT_PARTS = (Tensor, torch.nn.Parameter, FakeTensor)
 
 IS_PARAMETER = "_is_param"
 """Attribute by which torch marks a tensor of a subclass, such as a fake one, as a parameter."""
@@ -147,7 +150,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 def plain_tensors(tensor: Tensor) -> list[Tensor]:
     """The tensors that hold a tensor's data: a DTensor's local one, for instance, or `[tensor]` itself."""
-    if not is_traceable_wrapper_subclass(tensor):
+    if tensor.__class__ in _WITHOUT_PARTS or not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
     parts = (getattr(tensor, name) for name in names)  # includes a DTensor's mesh

@@ -16,8 +16,9 @@ from labkit.clusters.virtual.device.memory import MemoryAccount
 from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.hardware import Topology
-from labkit.torch_versions.dtensors import layouts_once, propagate_once
-from labkit.torch_versions.fsdp import chunks_on_demand
+from labkit.torch_versions.dispatch import find_rules_in_one_step
+from labkit.torch_versions.dtensors import layouts_once, propagate_once, unmarked_for_compilers
+from labkit.torch_versions.fsdp import chunks_on_demand, strides_once
 from labkit.torch_versions.tensors import meshes_apart, objects_without_modes
 from labkit.trace import MemorySample
 
@@ -51,7 +52,10 @@ class Ledger:
             meshes_apart()
             propagate_once()
             layouts_once()
+            find_rules_in_one_step()
         if shapes_only:
+            unmarked_for_compilers()
+            strides_once()
             objects_without_modes()
             adam_updates.install()
             chunks_on_demand()
