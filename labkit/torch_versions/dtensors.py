@@ -55,10 +55,15 @@ def layouts_once() -> None:
                 setattr(layout, name, functools.cache(vars(layout)[name]))
 
 
+_MOST = 1 << 14
+"""Decisions that are kept of each kind."""
+
+
 @functools.cache
 def propagate_once() -> None:
     """Share the shapes and placements of results between threads. May be called repeatedly."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor._op_schema import OpSchema
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     def of_shape(spec: DTensorSpec) -> Any:
@@ -92,15 +97,30 @@ def propagate_once() -> None:
         meshes = {id(spec.mesh): spec.mesh for spec in schema.args_spec}
         return next(iter(meshes.values())) if len(meshes) == 1 else None
 
-    def on(spec: Any, mesh: Any) -> Any:
-        """The same specification on another mesh."""
-        if isinstance(spec, (list, tuple)):
-            return spec.__class__(on(one, mesh) for one in spec)
-        if spec is None:
-            return None
-        moved = copy.copy(spec)
-        moved.mesh = mesh
+    def on(argument: Any, mesh: Any) -> Any:
+        """The same specification, or argument with specifications, on another mesh."""
+        if isinstance(argument, DTensorSpec):
+            moved = copy.copy(argument)
+            moved.mesh = mesh
+            return moved
+        if argument.__class__ in (list, tuple):
+            return argument.__class__([on(one, mesh) for one in argument])
+        return argument
+
+    def decided_on(decision: Any, mesh: Any) -> Any:
+        """The same decision on another mesh."""
+        moved = copy.copy(decision)
+        moved.output_spec = on(moved.output_spec, mesh)
+        schema = moved.redistribute_schema
+        if schema is not None:
+            kwargs = {name: on(value, mesh) for name, value in schema.kwargs_schema.items()}
+            moved.redistribute_schema = OpSchema(schema.op, on(schema.args_schema, mesh), kwargs, schema.schema_info)
         return moved
+
+    def keep(table: dict[Any, Any], form: Any, value: Any) -> None:
+        if len(table) >= _MOST:
+            table.clear()
+        table[form] = value
 
     shape, placement = "_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached"
     find_shape, find_placement = getattr(ShardingPropagator, shape), getattr(ShardingPropagator, placement)
@@ -115,25 +135,27 @@ def propagate_once() -> None:
         with no_modes():
             found = find_shape(self, schema)
         if form is not None:
-            shapes[form] = found
+            keep(shapes, form, found)
         return found
 
     @functools.wraps(find_placement)
     def known_placement(self: Any, schema: Any) -> Any:
         mesh = mesh_of(schema)
         form = None if mesh is None else key(schema, of_placement)
+        if form is None:
+            return find_placement(self, schema)
+        place = mesh.get_coordinate()
+        # ranks outside of the mesh weigh no costs, so they may decide otherwise
+        forms = (form, place is None), (form, None if place is None else tuple(place))
         tables = self.op_strategy_funcs, self.op_single_dim_strategy_funcs, self.op_to_rules
         strategies = [table.get(schema.op) for table in tables]
-        known, made_with = placements.get(form, (None, []))
+        known, made_with = placements.get(forms[0]) or placements.get(forms[1]) or (None, [])
         # a program may have registered a strategy of its own since
         if known is not None and all(map(operator.is_, strategies, made_with)):
-            found = copy.copy(known)
-            found.output_spec = on(found.output_spec, mesh)
-            return found
+            return decided_on(known, mesh)
         found = find_placement(self, schema)
-        # what an argument is redistributed to, or replaced by, may depend on the rank's place in the mesh
-        if form is not None and found.redistribute_schema is None:
-            placements[form] = copy.copy(found), strategies
+        # a size that replaces an argument depends on the rank's place in the mesh; placements do not
+        keep(placements, forms[found.use_val_from_redistribute_schema], (copy.copy(found), strategies))
         return found
 
     setattr(ShardingPropagator, shape, known_shape)

@@ -26,15 +26,15 @@ class Mode(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
-@torch.library.custom_op(f"labtest::negative{rank}", mutates_args=())
-def negative(x: torch.Tensor) -> torch.Tensor:
-    return -x
-
-negative.register_fake(torch.empty_like)
+library = torch.library.Library(f"labtest{rank}", "DEF")
+library.define("negative(Tensor x) -> Tensor")
+library.impl("negative", lambda x: -x, "CompositeExplicitAutograd")
+negative = getattr(torch.ops, f"labtest{rank}").negative.default
 with Mode():
     negative(torch.ones(2))
 called = []
-handle = negative.register_torch_dispatch(Mode, lambda mode, function, types, args, kwargs: called.append(1) or args[0])
+rule = lambda mode, function, types, args, kwargs: called.append(1) or args[0]
+torch.library.register_torch_dispatch(f"labtest{rank}::negative", Mode, rule, lib=library)
 with Mode():
     negative(torch.ones(2))
 print(called)
@@ -61,3 +61,60 @@ def test_uneven_and_empty_shards_of_fake_parameters_are_those_of_real_ones() -> 
     fake, real = (output(STRIDES, 3, fake) for fake in (True, False))
     assert fake == real
     assert len({*fake}) == 3, "each rank has shards of other sizes"
+
+
+DECISIONS = """
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+mesh = dist.device_mesh.init_device_mesh("cpu", (world_size,))
+table = torch.arange(28.0).view(7, 4)
+shapes, told = [], []
+def look(tensor):
+    told.append((str(tensor.placements), tuple(tensor.shape), tuple(tensor.to_local().shape)))
+    if {values}:
+        told.append(tensor.full_tensor().tolist())
+for kind in (Shard(0), Shard(1), Replicate()):
+    x = distribute_tensor(table, mesh, [kind])
+    look(x.view(7, 4, 1))            # sizes that replace an argument: other ones on each rank
+    look(x.unsqueeze(1).expand(7, 3, 4))
+    look(x @ distribute_tensor(table.t().contiguous(), mesh, [Shard(0)]))
+    weight = distribute_tensor(torch.ones(5, 4), mesh, [Shard(1)])
+    bias = distribute_tensor(torch.ones(5), mesh, [Replicate()])
+    look(nn.functional.linear(x, weight, bias))
+    look(nn.functional.softmax(x, 0))
+    look(x.new_zeros(7, 4))
+part = DTensor.from_local(torch.full((3, 3), float(rank)), mesh, [Partial()])
+look(part + part)
+look(part.relu())
+look(part.view(9))
+# a rank outside of a mesh asks first, weighs no costs, and decides for itself alone
+inner = dist.device_mesh.DeviceMesh("cpu", list(range(1, world_size)))
+rows = 4 * world_size - 4
+x, y = (
+    DTensor.from_local(
+        torch.ones(number, 2) if rank else torch.empty(0), inner, [kind], shape=(rows, 2), stride=(2, 1)
+    )
+    for number, kind in ((4, Shard(0)), (rows, Replicate()))
+)
+if rank:
+    dist.barrier()
+    look(x + y)
+    look(nn.functional.softmax(x, 0))
+else:
+    x + y
+    nn.functional.softmax(x, 0)
+    dist.barrier()
+print(told)
+"""
+
+
+def test_decisions_that_ranks_share_are_those_that_each_makes_for_itself() -> None:
+    shared, alone = (
+        virtual(nproc_per_node=3, account=account).run(Job(source=HEAD + DECISIONS.format(values=True), timeout=120))
+        for account in (True, False)
+    )
+    told = [[rank.output for rank in run.raise_if_failed().ranks] for run in (shared, alone)]
+    assert told[0] == told[1]
+    assert len({*told[0]}) == 3, "each rank has shards of other sizes"
+    fake = virtual(nproc_per_node=3, fake=True).run(Job(source=HEAD + DECISIONS.format(values=False), timeout=120))
+    real = virtual(nproc_per_node=3).run(Job(source=HEAD + DECISIONS.format(values=False), timeout=120))
+    assert [rank.output for rank in fake.raise_if_failed().ranks] == [rank.output for rank in real.ranks]
