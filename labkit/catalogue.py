@@ -18,6 +18,8 @@ from labkit.replaced_files import replace_text
 
 Origin = Literal["yours", "template", "solution"]
 
+_CHECKOUT = Path(__file__).resolve().parent.parent
+
 
 class UnknownExercise(ValueError):
     """There is no exercise of that name; the message suggests similar names."""
@@ -29,7 +31,7 @@ class MissingModule(ValueError):
 
 def root() -> Path:
     """Return the course folder, which holds `templates/` and `solutions/`. `LABKIT_ROOT` overrides it."""
-    return Path(os.environ.get("LABKIT_ROOT") or Path(__file__).resolve().parent.parent)
+    return Path(os.environ.get("LABKIT_ROOT") or _CHECKOUT)
 
 
 def workspace() -> Path:

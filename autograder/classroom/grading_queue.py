@@ -129,11 +129,13 @@ class GradingQueue:
         judged. Learners without a try left today are not in it. A submission with which the service has ended several
         times comes last.
         """
-        done = self.done()
+        return self._in_order(self._newest(), self.done(), today)
+
+    def _in_order(self, unjudged: Iterable[Submission], done: Sequence[Done], today: str) -> list[Submission]:
         used, refused = self._used(done, today), self._used(done, today, judged=False)
         ready = [
             one
-            for one in self._newest()
+            for one in unjudged
             if used[one.learner, one.assignment] < self._tries
             and refused[one.learner, one.assignment] < _REFUSED_PER_DAY
         ]
@@ -149,10 +151,14 @@ class GradingQueue:
 
     def status(self, learner: str, today: str) -> list[Status]:
         """Return how it is with a learner's submissions, one for each assignment."""
-        waiting, done = self.waiting(today), self.done()
-        used = self._used(done, today)
-        newest = {(one.learner, one.assignment) for one in self._newest()}
+        unjudged, done = self._newest(), self.done()
+        waiting, used = self._in_order(unjudged, done, today), self._used(done, today)
+        newest = {(one.learner, one.assignment) for one in unjudged}
         places = {(one.learner, one.assignment): place for place, one in enumerate(waiting, 1)}
+        own: dict[str, list[Done]] = defaultdict(list)
+        for one in reversed(done):
+            if one.learner == learner:
+                own[one.assignment].append(one)
         return [
             Status(
                 assignment,
@@ -160,7 +166,7 @@ class GradingQueue:
                 len(waiting),
                 (learner, assignment) in newest,
                 max(self._tries - used[learner, assignment], 0),
-                tuple(one for one in reversed(done) if (one.learner, one.assignment) == (learner, assignment)),
+                tuple(own[assignment]),
             )
             for assignment in self._assignments
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -52,8 +53,11 @@ class Record:
 def told_time(text: str) -> datetime | None:
     """Parse a time from untrusted text, in UTC without a time zone; None if it holds none."""
     text = text.strip()
-    if not _TIME.fullmatch(text):
-        return None
+    return _parsed(text) if _TIME.fullmatch(text) else None
+
+
+@functools.lru_cache(maxsize=4096)  # the grading queue reads the same names again and again
+def _parsed(text: str) -> datetime | None:
     try:
         time: datetime = parse_utc(text)
     except (ValueError, OverflowError, TypeError):
