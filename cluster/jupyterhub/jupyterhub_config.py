@@ -5,7 +5,7 @@
 
 import sys
 
-from autograder.classroom import addresses, configured, learner_view, proxy, spawners
+from autograder.classroom import addresses, configured, course_api, learner_view, proxy, spawners
 from autograder.classroom.gpus import configure as gpus
 from autograder.classroom.logins import configure as logins
 from autograder.classroom.site import PAGE_SERVICE
@@ -82,6 +82,7 @@ c.JupyterHub.services.append(
         "oauth_no_confirm": True,
     }
 )
+course_api.configure(c, classroom)  # the course home in learners' servers shows their own part of it
 
 # --- GPUs that cells borrow: a ledger, and limits
 if site.gpus is not None:

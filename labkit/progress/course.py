@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from labkit.catalogue import Exercise, all_exercises, find, root
+from labkit.progress.place import Place, last_place
 from labkit.progress.store import Record, recorded
 
 State = Literal["complete", "begun", "not begun"]
@@ -22,6 +23,8 @@ class ExerciseProgress:
     record: Record
     saved_at: float
     """When the learner last saved the module: seconds since 1970; 0 if never."""
+    place: Place | None = None
+    """The learner's last place, if it is in this exercise's notebook."""
 
     @property
     def label(self) -> str:
@@ -56,6 +59,13 @@ class ExerciseProgress:
         return max([*times, _seconds(checked.last_at) if checked is not None else 0.0, self.saved_at])
 
     @property
+    def continued_at(self) -> float:
+        """When the learner last worked on it, or was in its notebook while it was not complete; as `touched`."""
+        if self.place is None or self.state == "complete":
+            return self.touched
+        return max(self.touched, _seconds(self.place.at))
+
+    @property
     def builds_on(self) -> tuple[Exercise, ...]:
         """The exercises whose modules its own imports directly."""
         return tuple(find(name) for name in self.exercise.entry.builds_on)
@@ -84,10 +94,8 @@ class CourseProgress:
 
     @property
     def next(self) -> ExerciseProgress | None:
-        """Where to continue: the exercise touched last, or the next one that is not complete; None at the end."""
-        last = max(range(len(self.exercises)), key=lambda at: self.exercises[at].touched, default=0)
-        if self.exercises and not self.exercises[last].touched:
-            last = 0
+        """Where to continue: the exercise worked on last, or the next one that is not complete; None at the end."""
+        last = max(range(len(self.exercises)), key=lambda at: self.exercises[at].continued_at, default=0)
         order = [*self.exercises[last:], *self.exercises[:last]]
         return next((one for one in order if one.state != "complete"), None)
 
@@ -102,7 +110,18 @@ class CourseProgress:
 
 def course_progress() -> CourseProgress:
     """Read the catalogue and the saved results."""
-    return CourseProgress([ExerciseProgress(one, recorded(one), _saved_at(one)) for one in all_exercises()])
+    place = last_place()
+    return CourseProgress(
+        [
+            ExerciseProgress(
+                one,
+                recorded(one),
+                _saved_at(one),
+                place if place is not None and place.notebook == one.notebook_name else None,
+            )
+            for one in all_exercises()
+        ]
+    )
 
 
 def untouched_course() -> CourseProgress:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Set
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ TOUR = (
 )
 """The lab in two minutes, in Markdown with `code` and *emphasis* alone."""
 
+FETCH = "*Nbgrader → Assignment List* fetches its notebook once it is released."
+"""Where to continue, on a hub, before the notebook is there."""
 CLASSROOM_LINK = "What you have submitted, your place in the queue, and challenges"
 GUIDES = (
     ("From one GPU to thousands", "guide.md"),
@@ -82,9 +85,12 @@ def page(course: CourseProgress, docs: str = "../docs", classroom: str = "") -> 
 
     classroom: path of the course's page on a hub; empty where there is no hub.
     """
+    missing = _missing(course) if classroom else set()
     lines = ["# Course home", ""]
     if course.next is not None:
-        lines += [f"**Continue here: {_link(course.next)}**, {course.next.exercise.entry.minutes} minutes.", ""]
+        fetch = f" {FETCH}" if course.next.exercise.name in missing else ""
+        link = _link(course.next, missing)
+        lines += [f"**Continue here: {link}**, {course.next.exercise.entry.minutes} minutes.{fetch}", ""]
     lines += [f"{course.summary}.", ""]
     if classroom:
         lines += [f"[{CLASSROOM_LINK}]({classroom})", ""]
@@ -93,18 +99,24 @@ def page(course: CourseProgress, docs: str = "../docs", classroom: str = "") -> 
         for one in exercises:
             builds_on = ", ".join(f"{earlier.entry.number:02}" for earlier in one.builds_on)
             minutes = one.exercise.entry.minutes
-            lines.append(f"| {_link(one)} | {builds_on} | {minutes} | {one.points_text} | {one.state} |")
+            lines.append(f"| {_link(one, missing)} | {builds_on} | {minutes} | {one.points_text} | {one.state} |")
         lines.append("")
     lines += ["## The lab in two minutes", "", *(f"{number}. {step}" for number, step in enumerate(TOUR, 1)), ""]
     if docs:
         lines += ["## Guides", "", *(f"- [{title}]({docs}/{name})" for title, name in GUIDES), ""]
     lines += ["## What builds on what", "", "```mermaid", *_diagram(course), "```", ""]
-    facts = json.dumps(_facts(course, docs, classroom)).replace(">", "\\u003e")  # nothing in it may end the comment
-    return "\n".join([*lines, f"<!-- labkit {facts} -->", ""])
+    facts = _facts(course, docs, classroom, missing)
+    comment = json.dumps(facts).replace(">", "\\u003e")  # nothing in it may end the comment
+    return "\n".join([*lines, f"<!-- labkit {comment} -->", ""])
 
 
-def _link(one: ExerciseProgress) -> str:
-    return f"[{one.label}]({one.exercise.notebook_name})"
+def _missing(course: CourseProgress) -> set[str]:
+    """Names of exercises whose notebooks are not in the workspace: on a hub they are there once they are fetched."""
+    return {one.exercise.name for one in course.exercises if not (workspace() / one.exercise.notebook_name).is_file()}
+
+
+def _link(one: ExerciseProgress, missing: Set[str]) -> str:
+    return one.label if one.exercise.name in missing else f"[{one.label}]({one.exercise.notebook_name})"
 
 
 def _diagram(course: CourseProgress) -> list[str]:
@@ -123,8 +135,8 @@ def _node(one: ExerciseProgress) -> str:
     return f"e{one.exercise.entry.number}"
 
 
-def _facts(course: CourseProgress, docs: str, classroom: str) -> dict[str, Any]:
-    """What the extension shows."""
+def _facts(course: CourseProgress, docs: str, classroom: str, missing: Set[str]) -> dict[str, Any]:
+    """What the extension shows. missing: names of exercises without a notebook."""
     return {
         "summary": course.summary,
         "next": None if course.next is None else course.next.exercise.entry.number,
@@ -132,13 +144,13 @@ def _facts(course: CourseProgress, docs: str, classroom: str) -> dict[str, Any]:
         **({"classroom": {"title": CLASSROOM_LINK, "address": classroom}} if classroom else {}),
         "guides": [{"title": title, "page": f"{docs}/{name}"} for title, name in GUIDES] if docs else [],
         "phases": [
-            {"title": title, "exercises": [_exercise_facts(one) for one in exercises]}
+            {"title": title, "exercises": [_exercise_facts(one, one.exercise.name in missing) for one in exercises]}
             for title, exercises in course.phases.items()
         ],
     }
 
 
-def _exercise_facts(one: ExerciseProgress) -> dict[str, Any]:
+def _exercise_facts(one: ExerciseProgress, missing: bool) -> dict[str, Any]:
     return {
         "number": one.exercise.entry.number,
         "label": one.label,
@@ -149,4 +161,6 @@ def _exercise_facts(one: ExerciseProgress) -> dict[str, Any]:
         "answers": one.right_answers,
         "state": one.state,
         "builds_on": [earlier.entry.number for earlier in one.builds_on],
+        **({"missing": True} if missing else {}),
+        **({} if one.place is None else {"cell": one.place.cell, "heading": one.place.heading}),
     }

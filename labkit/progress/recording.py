@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from labkit.catalogue import Exercise
 from labkit.progress.home import write_home
+from labkit.progress.place import save_place
 from labkit.progress.store import Answer, FailedCheck, recorded, save_answer, save_check
 
 
@@ -21,6 +22,15 @@ def record_answer(exercise: Exercise | str, question_id: str, tries: int, right:
     tries: number of tries, with this one. Raises OSError when the workspace cannot be written.
     """
     save_answer(exercise, question_id, tries, right)
+    write_home()
+
+
+def record_place(exercise: Exercise, cell: str, heading: str) -> None:
+    """Record the last place: a cell, by its id, of the exercise's notebook, below that heading.
+
+    Raises OSError when the workspace cannot be written.
+    """
+    save_place(exercise.notebook_name, cell, heading)
     write_home()
 
 

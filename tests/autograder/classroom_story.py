@@ -247,6 +247,7 @@ def _learn(place: Place, name: str, meet: Barrier, hub: Hub) -> Callable[[Page],
         while not place.records(name):
             assert time.monotonic() < limit, f"{name}'s submission was not judged"
             page.wait_for_timeout(200)
+        expect(page.locator(".labkit-marks")).to_contain_text(f"Marks: {marks} of 3")
         with assignments(page):
             page.get_by_role("button", name="Fetch Feedback").click()
             page.get_by_text("(view feedback)").click()

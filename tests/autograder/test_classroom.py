@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ import second_exercise
 from accessibility import barriers
 from classroom_in_browser import FLAGS, Formgrader, assignments, logged_in, solve
 from classroom_person import Person
+from nbgrader.api import Gradebook
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from small_classroom import ROOT, Classroom, Hub, small_classroom
 from system_packages import needs_packages, program
@@ -295,22 +297,50 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
     formgrader = Formgrader(instructor)
     formgrader.press(PHASE, "education")
     formgrader.press(PHASE, "cloud-upload")
+    with Gradebook(f"sqlite:///{classroom.folder}/course/gradebook.db") as gradebook:
+        gradebook.update_or_create_assignment(PHASE, duedate=datetime(2031, 5, 1, 12))
 
     ada = logged_in(browser, classroom.address, "ada", "correct horse")
     expect(ada.get_by_role("heading", name="Course home")).to_be_visible()
     link = ada.get_by_role("link", name="What you have submitted, your place in the queue")
     expect(link).to_have_attribute("href", "/services/classroom/")
+    course, card, following = (ada.locator(f".labkit-{part}") for part in ("course", "card", "continue"))
+    home = ada.locator(".lm-TabBar-tab", has_text="HOME.md")
+    expect(course).to_contain_text(re.compile(r"^Released, not fetched, due 1 May 2031, .*Not handed in\. Fetch"))
+    expect(card).to_contain_text("not fetched · next")
+    expect(ada.locator(".labkit-home").get_by_role("link", name="pass_it_on")).to_have_count(0)
+    assert barriers(ada, ".labkit-home") == []
     with assignments(ada):
         ada.get_by_role("button", name="Fetch", exact=True).click()
-        ada.get_by_role("button", name=PHASE).click()
-        ada.get_by_role("link", name=NOTEBOOK).click()
-        solve(ada, classroom.folder / f"homes/ada/{PHASE}/{NOTEBOOK}.ipynb")
-        ada.locator(".lm-TabBar-tab", has_text="Assignments").click()
+        expect(ada.get_by_role("button", name=PHASE)).to_be_visible()
+    file = classroom.folder / f"homes/ada/{PHASE}/{NOTEBOOK}.ipynb"
+    home.click()
+    expect(following).to_be_visible()
+    file.rename(file.with_name("renamed.ipynb"))  # nbgrader's list offers no Fetch where there is a folder
+    with assignments(ada):
+        expect(ada.get_by_role("button", name="Submit")).to_be_visible()
+    home.click()
+    ada.get_by_role("button", name=f"Fetch {PHASE}").first.press("Enter")
+    following.press("Enter")
+    solve(ada, file)
+    file.with_name("renamed.ipynb").unlink()
+    limit = time.monotonic() + 60
+    place = classroom.folder / "homes/ada/.progress/place.json"
+    while not place.exists() or json.loads(place.read_text())["cell"] != "exercise":
+        assert time.monotonic() < limit, "the place was not saved"
+        ada.wait_for_timeout(200)
+    home.click()
+    expect(ada.locator(".labkit-home")).to_contain_text("at “pass_it_on”, 5 minutes")
+    with assignments(ada):
+        ada.get_by_role("button", name=PHASE).first.click()
         ada.get_by_role("button", name="Validate").click()
         expect(ada.get_by_role("dialog")).to_contain_text("Success! Your notebook passes all the tests.")
         ada.get_by_role("dialog").get_by_role("button").last.click()
         ada.get_by_role("button", name="Submit").click()
         expect(ada.locator("#submitted_assignments_list")).to_contain_text("UTC")
+    home.click()
+    expect(course).to_contain_text(re.compile(r"Handed in \d+ \w+ \d+, \d\d:\d\d\. It waits to be graded\.$"))
+    ada.locator(".lm-TabBar-tab", has_text=NOTEBOOK).click()
 
     formgrader.press(PHASE, "cloud-download")
     formgrader.frame.locator("tr", has_text=PHASE).get_by_role("link", name="1", exact=True).click()
@@ -320,6 +350,14 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
     formgrader.press("ada", "comment")
     formgrader.press("ada", "envelope")
     look_at_the_class(instructor.context.new_page(), classroom)
+
+    home.click()  # it asks at once when it is seen again
+    expect(card).to_contain_text("Marks: 3 of 3 · feedback")
+    expect(course).not_to_contain_text("It waits")
+    assert barriers(ada, ".labkit-home") == []
+    with ada.context.expect_page() as opened:
+        ada.get_by_role("link", name="Feedback on 101 · pass_it_on").press("Enter")
+    expect(opened.value.locator("body")).to_contain_text("3 of 3 points")
 
     with assignments(ada):
         ada.get_by_role("button", name="Fetch Feedback").click()

@@ -16,6 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import second_exercise
+from nbgrader.api import Gradebook
 from rich.console import Console
 from small_classroom import ROOT, Classroom, small_classroom
 
@@ -27,8 +28,9 @@ from autograder.classroom.folders import Folders
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission, in_turn
 from autograder.classroom.overview.attempts import wrong_answers
 from autograder.classroom.overview.class_reader import ClassReader, State
+from autograder.classroom.pages.own_course import assignment_facts
+from autograder.classroom.pages.page import waiting_text
 from autograder.classroom.pages.rendering import page
-from autograder.classroom.pages.service import waiting_text
 from autograder.course import Course
 from autograder.intake.keeping import discard_files, write_json
 from autograder.intake.stamps import FORMAT, Record
@@ -310,4 +312,16 @@ def test_a_killed_service_loses_nothing_and_marks_come_back_with_feedback(
     (wrong,) = wrong_answers(reader.attempts(["ada", "grace", "emmy"]))
     assert (wrong.lost, wrong.learners) == (("one message from each rank",), ("grace",))
     newer = arrive(folders.in_exchange("inbound"), "grace", 2)
-    assert reader.assignments(["grace"])["grace"][0].exercises[0].newer_waits, newer
+    (waits,) = reader.assignments(["grace"])["grace"]
+    assert waits.exercises[0].newer_waits, newer
+    with Gradebook(f"sqlite:///{folders.course}/gradebook.db") as gradebook:  # a mark that is not returned
+        (grade,) = gradebook.find_submission_notebook(second_exercise.NOTEBOOK, PHASE, "grace").grades
+        grade.manual_score = 1
+        gradebook.db.commit()
+    queued = queue.status("grace", f"{datetime.now(UTC).date()}")[0]
+    facts = assignment_facts(waits, queued, reader.returned_pages("grace"))
+    assert (facts["waiting"], facts["place"], facts["tries_left"]) == ("It is being judged now.", 1, 4), facts
+    assert facts["handed_in"] == "2026-12-01T10:02:00+00:00"
+    ((marks, name),) = ((one["marks"], one["notebook"]) for one in facts["notebooks"])
+    assert (marks["score"], marks["points"], name) == (2, 3, f"{PHASE}/{second_exercise.NOTEBOOK}.ipynb")
+    assert (folders.in_exchange("feedback", "grace") / Path(marks["feedback"]).name).is_file()

@@ -71,6 +71,8 @@ def summary(points: int, complete: int) -> str:
 
 
 def test_the_first_five_minutes(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     expect(page.get_by_role("heading", name="Course home")).to_be_visible()
     expect(page.get_by_text(summary(points=0, complete=0), exact=True)).to_be_visible()
     expect(page.get_by_text("The lab in two minutes")).to_be_visible()
@@ -93,6 +95,7 @@ def test_the_first_five_minutes(page: Page) -> None:
     expect(notebook.run(checked)).to_contain_text("process_group: 6 of 25 points")
     assert checked < 12, "cells before the first point"
     assert words_before(notebook, checked) <= 600
+    assert not [one for one in asked if "/labkit/course" in one], "there is no hub"
     log = (FOLDER[0] / "server.log").read_text()
     assert not re.search("not trusted|without encryption|ping_timeout|extension_points", log), log
 

@@ -15,7 +15,10 @@ from labkit.clusters.slurm.gpu_ledger import ADDRESS
 
 
 def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
-    """Add the ledger to JupyterHub `c`, and let servers ask it with their own tokens. Roles and spawner are set."""
+    """Add the ledger to JupyterHub `c`, and let servers ask it with their own tokens.
+
+    Roles, scopes of tokens and spawner are set.
+    """
     command = [sys.executable, "-P", "-m", "autograder.classroom.gpus.service"]
     passed_on = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
     c.JupyterHub.services.append(
@@ -29,7 +32,7 @@ def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
     )
     access = f"access:services!service={GPU_SERVICE}"
     next(role for role in c.JupyterHub.load_roles if role["name"] == "user")["scopes"].append(access)
-    c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", access]
+    c.Spawner.server_token_scopes.append(access)
     slurm = classroom.site.servers.slurm
     assert slurm is not None, "site.load has checked it"
     c.SlurmSpawner.environment.update(environment(classroom, gpus, slurm))

@@ -15,6 +15,7 @@ from autograder.classroom.overview.attempts import Attempt, changed_attempts
 from autograder.classroom.overview.folder_records import collected, feedback_pages
 from autograder.classroom.overview.gradebook_marks import GradebookMarks, NotebookMarks, gradebook_marks
 from autograder.classroom.overview.judged import read_verdicts
+from autograder.classroom.overview.returned_page import ReturnedPage, returned_page
 from autograder.intake.folder import printable
 from labkit.catalogue import Exercise, all_exercises
 
@@ -74,6 +75,7 @@ class ClassReader:
         self._verdicts = CachedReads(read_verdicts)
         self._collected = CachedReads(collected)
         self._pages = CachedReads(feedback_pages)
+        self._returned_page = CachedReads(returned_page)
         self._returned = CachedReads(lambda folder: {path.name for path in folder.glob("[!.]*.html")})
 
     def released(self) -> dict[str, list[Exercise]]:
@@ -100,6 +102,17 @@ class ClassReader:
             ]
             for learner in learners
         }
+
+    def returned_pages(self, learner: str) -> dict[str, ReturnedPage]:
+        """Return the newest feedback page that has come back to a learner, by notebook."""
+        folder = self._folders.feedback(learner)
+        if self._folders.shares_exchange:  # names of pages in it are known from the course
+            pages = (self._pages(self._folders.course / "feedback" / learner / name) for name in self.released())
+            paths = [folder / name for each in pages for name in each.values() if name]
+        else:
+            paths = list(folder.glob("[!.]*.html"))
+        read = filter(None, map(self._returned_page, paths))
+        return {page.notebook: page for page in sorted(read, key=lambda page: page.returned)}
 
     def attempts(self, learners: Iterable[str]) -> dict[tuple[str, str], list[Attempt]]:
         """Return the attempts by learner and exercise, in the course's order of exercises.

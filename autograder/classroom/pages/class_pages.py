@@ -13,6 +13,7 @@ from tornado import web
 from autograder.classroom.overview.attempts import stuck_learners, wrong_answers
 from autograder.classroom.overview.class_reader import State
 from autograder.classroom.pages.page import Page, today
+from autograder.classroom.pages.rendering import FEEDBACK_POLICY
 
 SYMBOLS = {
     State.NOT_HANDED_IN: "·",
@@ -86,9 +87,7 @@ class LearnersFeedback(InstructorPage):
         path = self.classroom.folders.course / "feedback" / learner / assignment / f"{notebook}.html"
         if learner not in self.classroom.learners or notebook not in known or not path.is_file():
             raise web.HTTPError(404, "There is no feedback on this yet.")
-        # the page has a policy of its own; here nothing in it may run or load even so
-        policy = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-        self.set_header("Content-Security-Policy", policy)
+        self.set_header("Content-Security-Policy", FEEDBACK_POLICY)
         self.finish(path.read_bytes())
 
 

@@ -27,6 +27,17 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
+def waiting_text(status: Status) -> str:
+    """Return where the newest submission is in the queue; empty if it is judged."""
+    if status.place == 1:
+        return "It is being judged now."
+    if status.place:
+        return f"It waits: place {status.place} of {status.waiting} in the queue."
+    if status.is_unjudged:
+        return "It waits for tomorrow (UTC): today's tries are used."
+    return ""
+
+
 class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # JupyterHub has no types
     """A page for people of the course."""
 

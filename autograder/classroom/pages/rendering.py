@@ -21,6 +21,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """HTTP headers of each page."""
+FEEDBACK_POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""Content-Security-Policy of a feedback page, which has its own; here nothing in it may run or load even so."""
 _templates = Environment(
     loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )

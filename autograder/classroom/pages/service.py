@@ -13,11 +13,12 @@ from tornado import ioloop, web
 
 from autograder.classroom import configured
 from autograder.classroom.challenges.entries import assignment_of
-from autograder.classroom.grading_queue import Done, GradingQueue, Status
+from autograder.classroom.grading_queue import Done, GradingQueue
 from autograder.classroom.limits import notices
 from autograder.classroom.overview.class_reader import ClassReader
 from autograder.classroom.pages.class_pages import ClassPage, GradesFile, LearnersFeedback
-from autograder.classroom.pages.page import PREFIX, Elsewhere, Page, today
+from autograder.classroom.pages.own_course import OwnCourse, OwnFeedback
+from autograder.classroom.pages.page import PREFIX, Elsewhere, Page, today, waiting_text
 from autograder.classroom.pages.servers import running
 from labkit.challenges.challenge import Row, find
 
@@ -32,17 +33,6 @@ class OwnEntry:
     score: float
     """In the challenge's unit; 0 if it does not count."""
     fault: str
-
-
-def waiting_text(status: Status) -> str:
-    """Return where the newest submission is in the queue; empty if it is judged."""
-    if status.place == 1:
-        return "It is being judged now."
-    if status.place:
-        return f"It waits: place {status.place} of {status.waiting} in the queue."
-    if status.is_unjudged:
-        return "It waits for tomorrow (UTC): today's tries are used."
-    return ""
 
 
 def utc_minute(moment: float) -> str:
@@ -137,6 +127,8 @@ def application(classroom: configured.Classroom) -> web.Application:
             (prefix, Index, given),
             (f"{prefix}challenges/([a-z0-9_]+)", ChallengePage, given),
             (rf"{prefix}challenges/([a-z0-9_]+)/([0-9a-f]+)/(\d{{1,3}})\.json", TraceFile, given),
+            (f"{prefix}mine", OwnCourse, given),
+            (rf"{prefix}feedback/(\w+)\.html", OwnFeedback, given),
             (f"{prefix}class", ClassPage, given),
             (rf"{prefix}class/grades-(csv|canvas|moodle)\.csv", GradesFile, given),
             (rf"{prefix}class/([a-z0-9._-]+)/(\w+)/(\w+)\.html", LearnersFeedback, given),

@@ -1,13 +1,14 @@
 // The course home in JupyterLab: HOME.md opens as this page, which follows the file while it is visible.
+import { Course } from "./course.js";
 import { drawEdges } from "./edges.js";
 import { element } from "./element.js";
-import { searchBox } from "./search.js";
+import { OPEN, searchBox } from "./search.js";
 import { STYLE } from "./style.js";
 
 const SECONDS_BETWEEN_READS = 2;
 const FACTS = /<!-- labkit (.*) -->/;
 
-export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
+export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }, services) {
   class Factory extends ABCWidgetFactory {
     constructor(app) {
       const fileTypes = ["labkit-home"];
@@ -28,6 +29,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
       this._path = context.path;
       this._text = "";
       this._search = searchBox(app);
+      this._course = new Course(app, services, (news) => this._write(news));
       this.addClass("labkit-home");
       this.node.tabIndex = 0; // scrolls by keyboard
       this.node.setAttribute("role", "region");
@@ -52,7 +54,11 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
     }
 
     async _follow() {
-      if (!this.isVisible || document.hidden || this._reading) return;
+      const unseen = !this.isVisible || document.hidden;
+      if (!unseen && this._facts?.classroom) this._course.look(this._unseen); // at once when the page is seen again
+      this._unseen = unseen;
+      if (unseen) return;
+      if (this._reading) return;
       this._reading = true;
       const { contents } = this._app.serviceManager;
       try {
@@ -80,14 +86,26 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
         this.node.replaceChildren(element("pre", {}, text)); // somebody else's HOME.md
         return;
       }
+      this._facts = facts;
+      this._write(first ? "" : facts.summary);
+      this._follow();
+    }
+
+    // aloud: what a screen reader says of it
+    _write(aloud) {
+      if (this.isDisposed || !this._facts) return;
+      const facts = this._facts;
       const focused = this.node.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
       const scrolled = this.node.scrollTop;
-      this._facts = facts;
       this.node.replaceChildren(element("style", {}, STYLE), ...this._page(facts));
       this.node.scrollTop = scrolled;
-      if (focused) this.node.querySelector(`[data-key="${focused}"]`)?.focus({ preventScroll: true });
-      if (!first) this.node.querySelector("[role=status]").append(facts.summary); // read aloud
+      if (focused) (this.node.querySelector(`[data-key="${focused}"]`) ?? this.node).focus({ preventScroll: true });
+      if (aloud) this._status(aloud);
       this._draw();
+    }
+
+    _status(text) {
+      this.node.querySelector("[role=status]").replaceChildren(text);
     }
 
     _draw() {
@@ -97,7 +115,6 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
 
     _page(facts) {
       const exercises = facts.phases.flatMap((phase) => phase.exercises);
-      const next = exercises.find((one) => one.number === facts.next);
       const map = element("div", { class: "labkit-map" }, ...facts.phases.map((phase) => this._phase(phase, facts)));
       return [
         element(
@@ -107,20 +124,36 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
           element("p", { class: "labkit-summary" }, facts.summary),
           element("p", { role: "status", class: "labkit-aloud" }),
           this._classroom(facts.classroom),
-          next
-            ? element(
-                "p",
-                {},
-                this._link(next, `Continue here: ${next.label}`, "labkit-continue"),
-                ` ${next.minutes} minutes`,
-              )
-            : element("p", {}, "You have completed every exercise."),
+          facts.next === null
+            ? element("p", {}, "You have completed every exercise.")
+            : this._continue(exercises, facts),
           this._search,
           this._tour(facts.tour),
           this._guides(facts.guides ?? []),
           map,
         ),
       ];
+    }
+
+    // where one has left off, or the next exercise that can be done
+    _continue(exercises, facts) {
+      const at = exercises.findIndex((one) => one.number === facts.next);
+      const order = [...exercises.slice(at), ...exercises.slice(0, at)].filter((one) => one.state !== "complete");
+      const next = order.find((one) => this._course.lack(one) !== "not released") ?? order[0];
+      const minutes = `${next.minutes} minutes`;
+      if (!this._course.lack(next)) {
+        const link = this._link(next, `Continue here: ${next.label}`, "labkit-continue", undefined, next.cell);
+        return element("p", {}, link, next.heading ? ` at “${next.heading}”, ${minutes}` : ` ${minutes}`);
+      }
+      const label = element("strong", {}, `Continue here: ${next.label}`);
+      return element("p", {}, label, `, ${minutes}. `, ...this._howToFetch(next));
+    }
+
+    _howToFetch(exercise) {
+      const assignment = this._course.assignment(exercise);
+      if (assignment) return ["Fetch its notebook first:", this._course.fetchButton(assignment)];
+      if (this._course.lack(exercise) === "not released") return ["Nothing more is released yet."];
+      return inline("*Nbgrader → Assignment List* fetches its notebook once it is released.");
     }
 
     _tour(steps) {
@@ -147,7 +180,8 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
     _classroom(page) {
       if (!page) return "";
       const link = element("a", { href: page.address, target: "_blank", "data-key": "classroom" }, page.title);
-      return element("p", { class: "labkit-guides" }, link);
+      const warning = this._course.warning();
+      return element("p", { class: "labkit-guides" }, link, warning && ` · ${warning}`);
     }
 
     _guides(guides) {
@@ -165,6 +199,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
         "section",
         {},
         element("h2", {}, phase.title),
+        facts.classroom ? this._course.line(phase.exercises) : "",
         element("ol", {}, ...phase.exercises.map((one) => this._card(one, facts))),
       );
     }
@@ -178,6 +213,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
         one.answers > 0 && `${one.answers} ${one.answers === 1 ? "question" : "questions"} answered`,
       ].filter(Boolean);
       const bar = element("span", { class: "labkit-bar", "aria-hidden": "true" }, element("span", {}));
+      const state = [this._course.lack(one) || one.state, current && "next"].filter(Boolean);
       bar.firstChild.style.width = `${100 * one.share}%`;
       return element(
         "li",
@@ -185,32 +221,35 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }) {
           class: `labkit-card labkit-${one.state.replace(" ", "-")}${current ? " labkit-next" : ""}`,
           "data-number": one.number,
         },
-        this._link(one, one.label),
+        this._course.lack(one) ? element("strong", {}, one.label) : this._link(one, one.label),
         element("span", { class: "labkit-facts" }, lines.join(" · ")),
         element("span", { class: "labkit-points" }, `${one.points} points`),
         bar,
-        element("span", { class: "labkit-state" }, current ? `${one.state} · next` : one.state),
+        facts.classroom ? this._course.marks(one, facts.classroom.address) : "",
+        element("span", { class: "labkit-state" }, state.join(" · ")),
       );
     }
 
     // opens the notebook as a tab of this window; the address is for a new window
-    _link(one, text, className = "", factory = undefined) {
+    _link(one, text, className = "", factory = undefined, cell = undefined) {
       const path = [];
       for (const part of [...this._path.split("/").slice(0, -1), ...one.notebook.split("/")]) {
         if (part === "..") path.pop();
         else path.push(part);
       }
-      return this._linkTo(path.join("/"), text, { class: className, "data-key": `${className}${one.number}` }, factory);
+      const attributes = { class: className, "data-key": `${className}${one.number}` };
+      return this._linkTo(path.join("/"), text, attributes, factory, cell);
     }
 
-    _linkTo(path, text, attributes, factory) {
+    _linkTo(path, text, attributes, factory, cell) {
       const { appUrl, baseUrl } = this._app.serviceManager.serverSettings;
       const address = `${baseUrl.replace(/\/$/, "")}/${appUrl.replace(/^\//, "")}/tree/${encodeURI(path)}`;
       const link = element("a", { href: address, ...attributes }, text);
       link.addEventListener("click", (event) => {
         if (event.ctrlKey || event.metaKey || event.shiftKey) return;
         event.preventDefault();
-        this._app.commands.execute("docmanager:open", { path, factory });
+        if (cell) this._app.commands.execute(OPEN, { path, id: `#cell-id=${cell}` });
+        else this._app.commands.execute("docmanager:open", { path, factory });
       });
       return link;
     }

@@ -37,7 +37,10 @@ export const STYLE = `
   display: flex; flex-direction: column; gap: 3px; padding: 10px 12px; border-radius: 4px;
   border: 1px solid var(--jp-border-color1); background: var(--jp-layout-color1);
 }
-.labkit-card > a { font-weight: 600; }
+.labkit-card > a, .labkit-card > strong { font-weight: 600; }
+.labkit-course { margin: 0 0 10px; }
+.labkit-course .labkit-fetch { margin-left: 6px; }
+.labkit-marks a { text-decoration: underline; }
 .labkit-facts, .labkit-state { font-size: 0.92em; }
 .labkit-points { margin-top: auto; }
 .labkit-bar { height: 5px; border-radius: 3px; background: var(--jp-layout-color3); overflow: hidden; }

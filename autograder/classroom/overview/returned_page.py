@@ -1,0 +1,36 @@
+"""A feedback page that has come back to a learner: the marks on it are those that the learner knows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_HEAD_BYTES = 4096
+_TITLE = re.compile(r"<title>([^<>]+): (-?[\d.]+) of ([\d.]+) points</title>")
+"""As feedback/page.html.j2 writes it. The gradebook may already have marks that are not returned."""
+
+
+@dataclass(frozen=True)
+class ReturnedPage:
+    """One page in the exchange."""
+
+    path: Path
+    notebook: str
+    """Name of the notebook, without `.ipynb`."""
+    score: float
+    points: float
+    returned: float
+    """When it was returned, in seconds since 1970."""
+
+
+def returned_page(path: Path) -> ReturnedPage | None:
+    """Read a page; None if it is gone, or has no marks in its title."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode(errors="replace")
+        returned = path.stat().st_mtime
+    except OSError:
+        return None
+    found = _TITLE.search(head)
+    return ReturnedPage(path, found[1], float(found[2]), float(found[3]), returned) if found else None

@@ -1,0 +1,90 @@
+"""What the course home of one learner shows: own assignments and marks as JSON, and the feedback pages behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tornado import web
+
+from autograder.classroom.grading_queue import Status
+from autograder.classroom.overview.class_reader import AssignmentStatus
+from autograder.classroom.overview.returned_page import ReturnedPage
+from autograder.classroom.pages.page import Page, waiting_text
+from autograder.classroom.pages.rendering import FEEDBACK_POLICY
+
+
+class OwnCourse(Page):
+    """The course of whoever asks, by the login or token alone. Learners' servers ask through the hub, `course_api`."""
+
+    def get(self) -> None:
+        """Answer with `course`, its name in the exchange, and `assignments`: the facts of each released one."""
+        if not self.current_user:  # a program asks: the login page would be no answer
+            raise web.HTTPError(403, "Ask with a token or a login of the course.")
+        on_submit, returned = self.classroom.site.grading.on_submit, self.reader.returned_pages(self.user)
+        queue = {one.assignment: one for one in self.queue_status() if one.assignment in on_submit}
+        assignments = self.reader.assignments([self.user])[self.user]
+        facts = [assignment_facts(one, queue.get(one.name), returned) for one in assignments]
+        self.finish({"course": self.classroom.site.course.name, "assignments": facts})
+
+    def write_error(self, status_code: int, **details: object) -> None:
+        """Answer with JSON, too."""
+        self.finish({"status": status_code})
+
+
+class OwnFeedback(Page):
+    """A feedback page that has come back to whoever asks."""
+
+    @web.authenticated
+    def get(self, name: str) -> None:
+        page = next((one for one in self.reader.returned_pages(self.user).values() if one.path.stem == name), None)
+        if page is None:
+            raise web.HTTPError(404, "You have no such feedback; newer feedback replaces it.")
+        self.set_header("Content-Security-Policy", FEEDBACK_POLICY)
+        self.finish(page.path.read_bytes())
+
+
+def assignment_facts(
+    assignment: AssignmentStatus, queued: Status | None, returned: Mapping[str, ReturnedPage]
+) -> dict[str, Any]:
+    """Return what a learner knows of an assignment: of marks only those that have come back.
+
+    queued: of an assignment that is graded as it comes in. returned: feedback pages by notebook.
+
+    Times are in UTC, ISO 8601, null if there is none: when it is `due`, and when the newest submission was `handed_in`.
+    `waiting` is what that submission waits for, as a sentence; `place` its place in the queue, 0 if it is in none;
+    `tries_left` those of today, null where the instructor grades. Each of the `notebooks` has its path below the
+    workspace, and `marks`, null or with the path of its `feedback` below the course's page.
+    """
+    return {
+        "name": assignment.name,
+        "due": _in_utc(assignment.due),
+        "handed_in": _in_utc(assignment.handed_in),
+        "waiting": _waiting(assignment, queued),
+        "place": queued.place if queued else 0,
+        "tries_left": queued.tries_left if queued else None,
+        "notebooks": [
+            {"notebook": name, "marks": _marks(returned.get(Path(name).stem))}
+            for name in (one.exercise.notebook_name for one in assignment.exercises)
+        ],
+    }
+
+
+def _waiting(assignment: AssignmentStatus, queued: Status | None) -> str:
+    if queued is None:
+        return "It waits to be graded." if assignment.waits else ""
+    if not (text := waiting_text(queued)) and queued.done and queued.done[0].problem:
+        return f"It was not judged: {queued.done[0].problem}"
+    return text
+
+
+def _marks(page: ReturnedPage | None) -> dict[str, Any] | None:
+    if page is None:
+        return None
+    return {"score": page.score, "points": page.points, "feedback": f"feedback/{page.path.name}"}
+
+
+def _in_utc(time: datetime | None) -> str | None:
+    return None if time is None else time.replace(tzinfo=UTC).isoformat(timespec="seconds")
