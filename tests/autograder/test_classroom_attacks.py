@@ -322,6 +322,63 @@ def test_marks_are_what_the_judge_gives_whatever_a_submission_claims(
     assert not (classroom.folder / "forged").exists()
 
 
+ASKS_FOR_ANOTHER_S = """
+import json, os
+from concurrent.futures import ThreadPoolExecutor
+
+async def ask_all():
+    from jupyterhub.httpclient import fetch
+    own = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}"}
+    forged = {"Authorization": f"token grace:{os.environ['JUPYTERHUB_API_TOKEN']}"}
+    names = {"X-Forwarded-User": "grace", "X-Remote-User": "grace", "Cookie": "jupyterhub-user-grace=1"}
+    named = "user=grace&name=grace&learner=grace&student=grace"
+    course = os.environ["JUPYTERHUB_API_URL"] + "/course"
+    for url, headers in (
+        (course, own), (f"{course}?{named}", own), (course, {**own, **names}),
+        (course, forged), (course, names), (f"{course}/grace", own), (f"{course}/../course/grace", own),
+    ):
+        answer = await fetch(url, headers=headers, raise_for_status=False)
+        print(answer.status, json.dumps(await answer.json(content_type=None)) if answer.status == 200 else "")
+
+import asyncio
+with ThreadPoolExecutor() as pool:  # the kernel's own thread runs a loop already
+    pool.submit(lambda: asyncio.run(ask_all())).result()
+"""
+
+
+def test_a_learner_s_course_is_the_own_one_whatever_the_request_says(
+    ada: Person, classroom: Classroom, hub: Hub, graded: dict[str, object]
+) -> None:
+    grace, feedback = person(classroom, "grace"), classroom.exchange / "feedback"
+    limit = time.monotonic() + 300
+    while not (theirs := list((feedback / "grace").glob("[!.]*.html"))) and time.monotonic() < limit:
+        time.sleep(0.3)
+    (page,) = theirs
+    marks = {}
+    for one in (ada, grace):
+        one.get("/services/classroom/")
+        (assignment,) = one.get("/services/classroom/mine").json()["assignments"]
+        ((marks[one.name],)) = (each["marks"] for each in assignment["notebooks"])
+    assert marks["grace"]["feedback"] == f"feedback/{page.name}"
+
+    said = ada.run(ASKS_FOR_ANOTHER_S).splitlines()
+    assert [line[:3] for line in said] == ["200", "200", "200", "403", "403", "404", "404"], said
+    for line in said[:3]:
+        (assignment,) = json.loads(line[4:])["assignments"]
+        assert [each["marks"] for each in assignment["notebooks"]] == [marks["ada"]], line
+
+    for path, status in ((marks["ada"]["feedback"], 200), (marks["grace"]["feedback"], 404), ("mine/grace", 404)):
+        answer = ada.get(f"/services/classroom/{path}")
+        assert answer.status_code == status, path
+    assert "Feedback for ada" in (own := ada.get(f"/services/classroom/{marks['ada']['feedback']}")).text
+    assert own.headers["Content-Security-Policy"].startswith("sandbox;")
+    assert ada.get("/services/classroom/mine?user=grace").json() == ada.get("/services/classroom/mine").json()
+    assert ada.get("/user/grace/labkit/course").status_code in (403, 404)
+    nobody = without_login(classroom)
+    for path in ("/hub/api/course", "/services/classroom/mine"):
+        assert nobody.get(f"{classroom.address}{path}", timeout=60).status_code == 403
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     needs_packages("chromium")
