@@ -141,7 +141,7 @@ def _facts(course: CourseProgress, docs: str, classroom: str, missing: Set[str])
         "summary": course.summary,
         "next": None if course.next is None else course.next.exercise.entry.number,
         "tour": TOUR,
-        **({"classroom": {"title": CLASSROOM_LINK, "address": classroom}} if classroom else {}),
+        **({"classroom": {"title": CLASSROOM_LINK, "address": classroom, "fetch": FETCH}} if classroom else {}),
         "guides": [{"title": title, "page": f"{docs}/{name}"} for title, name in GUIDES] if docs else [],
         "phases": [
             {"title": title, "exercises": [_exercise_facts(one, one.exercise.name in missing) for one in exercises]}

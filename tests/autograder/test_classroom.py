@@ -310,6 +310,14 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
     expect(card).to_contain_text("not fetched · next")
     expect(ada.locator(".labkit-home").get_by_role("link", name="pass_it_on")).to_have_count(0)
     assert barriers(ada, ".labkit-home") == []
+    (in_its_place := classroom.folder / "homes/ada" / PHASE).touch()
+    fetch = ada.get_by_role("button", name=f"Fetch {PHASE}").first
+    fetch.press("Enter")
+    expect(
+        ada.get_by_role("alert").filter(has_text=f"It could not be fetched. Is there a file {PHASE}")
+    ).to_be_visible()
+    expect(fetch).to_be_focused()
+    in_its_place.unlink()
     with assignments(ada):
         ada.get_by_role("button", name="Fetch", exact=True).click()
         expect(ada.get_by_role("button", name=PHASE)).to_be_visible()
@@ -320,7 +328,7 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
     with assignments(ada):
         expect(ada.get_by_role("button", name="Submit")).to_be_visible()
     home.click()
-    ada.get_by_role("button", name=f"Fetch {PHASE}").first.press("Enter")
+    fetch.press("Enter")
     following.press("Enter")
     solve(ada, file)
     file.with_name("renamed.ipynb").unlink()

@@ -2,8 +2,10 @@
 // server asks the hub; where there is none, nothing of this is shown.
 import { element } from "./element.js";
 
-const SECONDS_BETWEEN_LOOKS = 30;
-const SECONDS_AT_LEAST = 5; // between looks while a submission is in the queue
+// between looks
+const SECONDS = 30;
+const SECONDS_IN_QUEUE = 5; // while a submission is in the queue
+const SECONDS_AT_LEAST = 1; // when the page is seen again
 
 export class Course {
   // changed: called with what to read aloud, when something that is shown has changed
@@ -37,7 +39,7 @@ export class Course {
   async look(soon) {
     this._soon ||= soon;
     const inQueue = this._course?.assignments.some((one) => one.place);
-    const pause = this._soon || inQueue ? SECONDS_AT_LEAST : SECONDS_BETWEEN_LOOKS;
+    const pause = this._soon ? SECONDS_AT_LEAST : inQueue ? SECONDS_IN_QUEUE : SECONDS;
     if (!this._looking && performance.now() - this._asked > 1000 * pause) await this._look();
   }
 
@@ -96,13 +98,14 @@ export class Course {
     const button = element("button", attributes, `Fetch ${name}`);
     const problem = element("span", { role: "alert" });
     button.addEventListener("click", async () => {
-      button.disabled = true;
+      if (button.ariaDisabled === "true") return;
+      button.ariaDisabled = "true"; // a disabled one would lose the focus
       problem.replaceChildren();
       const body = JSON.stringify({ course_id: this._course.course, assignment_id: name });
       await this._ask("assignments/fetch", { method: "POST", body }); // the answer does not say whether it has
       await this._look();
       if (!button.isConnected) return; // fetched: the page was written again
-      button.disabled = false;
+      button.ariaDisabled = "false";
       problem.append(` It could not be fetched. Is there a file ${name} in the place of the folder, or is your disk full?`);
     });
     return element("span", {}, " ", button, problem);

@@ -146,14 +146,14 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }, services)
         return element("p", {}, link, next.heading ? ` at “${next.heading}”, ${minutes}` : ` ${minutes}`);
       }
       const label = element("strong", {}, `Continue here: ${next.label}`);
-      return element("p", {}, label, `, ${minutes}. `, ...this._howToFetch(next));
+      return element("p", {}, label, `, ${minutes}. `, ...this._howToFetch(next, facts));
     }
 
-    _howToFetch(exercise) {
+    _howToFetch(exercise, facts) {
       const assignment = this._course.assignment(exercise);
       if (assignment) return ["Fetch its notebook first:", this._course.fetchButton(assignment)];
       if (this._course.lack(exercise) === "not released") return ["Nothing more is released yet."];
-      return inline("*Nbgrader → Assignment List* fetches its notebook once it is released.");
+      return inline(facts.classroom.fetch); // the hub does not answer
     }
 
     _tour(steps) {
