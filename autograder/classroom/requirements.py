@@ -121,10 +121,11 @@ def _certificate(site: Site) -> Iterator[str]:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError) as problem:
-        yield (
-            f"{certificate} and {key} of [hub] are no certificate with its key: {getattr(problem, 'reason', problem)}; "
-            "both are files in PEM format (-----BEGIN ...), the key without a password"
+        another = getattr(problem, "reason", None) == "KEY_VALUES_MISMATCH"
+        why = (
+            "the key is another one's" if another else "both are PEM files (-----BEGIN ...), the key without a password"
         )
+        yield f"{certificate} and {key} of [hub] are no certificate with its key: {why}"
         return
     yield from _expired(certificate)
     if site.hub.subdomain_host:

@@ -17,6 +17,7 @@ from classroom_story import PHASE, Place, ended, in_a_judgement, running, three_
 from nbformat.v4 import new_markdown_cell, new_notebook
 from small_classroom import Classroom, Hub, small_classroom
 
+from autograder.classroom.limits import sandboxes
 from autograder.course import Course
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
@@ -110,8 +111,10 @@ def test_a_learner_s_server_killed_in_a_running_cell_leaves_nothing_and_starts_a
 
 def sandbox(classroom: Classroom, hub: Hub, learner: str) -> list[psutil.Process]:
     """Return the processes of a learner's server, bubblewrap first."""
-    inside = [one for one in running(hub, f"--bind {classroom.folder / 'homes' / learner} ") if "bwrap" in one.name()]
-    return [inside[0], *inside[0].children(recursive=True)]
+    homes = classroom.folder / "homes"
+    first = next(one for one in running(hub, f"--bind {homes / learner} ") if "bwrap" in one.name())
+    (server,) = [one for one in sandboxes.running(first.ppid(), homes) if one.first == first.pid]
+    return [psutil.Process(pid) for pid in server.pids()]
 
 
 def test_three_people_at_once_lose_nothing_by_what_is_killed_and_started_again(tmp_path: Path) -> None:

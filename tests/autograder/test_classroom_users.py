@@ -14,7 +14,7 @@ import psutil
 import pytest
 from classroom_story import Place, running, three_people
 from shared_exchange import what_others_reach
-from small_classroom import Classroom, Hub, small_classroom
+from small_classroom import ROOT, Classroom, Hub, small_classroom
 from unix_users import PASSWORD, Users, lines_that_open, unix_users
 from waiting import wait_until
 
@@ -52,7 +52,9 @@ def with_users(classroom: Classroom, users: Users) -> Classroom:
         f'[login]\nkind = "pam"\n[servers]\nkind = "users"\nstart_seconds = 600\n'
         f'[servers.users]\nexchange = "{exchange}"\nlab = "{lab}"\n'
     )
-    lines = f'set -e\n{lines_that_open(users.folder / "opened")}\nexec "$@"'
+    hidden, own = ROOT / "autograder", users.folder / "autograder"
+    close = f"cp -r {hidden} {own}\nchmod 700 {own}\nmount --bind {own} {hidden}"
+    lines = f'set -e\n{lines_that_open(users.folder / "opened")}\n{close}\nexec "$@"'
     classroom.prefix = ("unshare", "--mount", "bash", "-c", lines, "hub")
     return classroom
 
@@ -91,9 +93,17 @@ def test_what_a_user_cannot_reach_is_named_with_the_folder_that_is_closed(users:
     assert [*user_access.missing([ada], opened, [])] == [
         f"{opened} cannot run a server as {ada}: No module named jupyterhub; install labkit[lab] and jupyterhub with it"
     ]
+    opened.write_text(f"#!/bin/sh\necho {users.folder}/autograder\n")
+    (problem,) = user_access.missing([ada], opened, [])
+    assert f"{ada} can read the hidden checks of exercises, in {users.folder}/autograder: chmod go-rwx" in problem
+    opened.write_text("#!/bin/sh\n")
     closed.parent.chmod(0o700)
     shutil.rmtree(users.home(grace))
     both, homeless = user_access.missing([ada, grace], opened, [closed])
+    link = users.folder / "link"
+    link.symlink_to(closed)
+    (linked,) = user_access.missing([ada], opened, [link])
+    assert f"cannot read {link}, since {closed.parent} is closed" in linked
     assert both.startswith(f"{ada}, {grace}: cannot read {closed}, since {closed.parent} is closed to them: chmod o+rx")
     assert homeless == f"{grace}: cannot write to their homes, in {users.folder}/homes: make them, owned by their users"
     (unknown,) = system_users.unknown(["nobody-of-the-course", teacher])

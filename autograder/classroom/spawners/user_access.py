@@ -13,7 +13,14 @@ _ASK = """
 for path; do [ -r "$path" ] && [ -x "$path" ] || echo "$path"; done
 [ -d ~ ] && [ -w ~ ] && [ -x ~ ] || echo home
 """
-_IMPORTS = "import jupyterhub, jupyterlab, nbgrader, labkit.hub_server"
+_IMPORTS = """
+import jupyterhub, jupyterlab, nbgrader, labkit.hub_server
+try:
+    import autograder
+    print(autograder.__path__[0])
+except Exception:
+    pass
+"""
 _START_SECONDS = 120.0
 
 
@@ -48,8 +55,9 @@ def _unreachable(name: str, paths: Sequence[Path]) -> Iterator[str]:
     closed = _as(name, ["sh", "-c", _ASK, "sh", *map(str, asked)]).stdout.splitlines()
     for path in paths:
         ends = (path.absolute(), path.resolve())
-        way = [part for end in ends for part in (*reversed(end.parents), end) if str(part) in closed]
-        if str(path.absolute()) in closed and way:
+        # of a link that leads to what is closed, the link is not the reason
+        way = [part for end in ends for part in reversed(end.parents) if str(part) in closed] or [path]
+        if str(ends[0]) in closed:
             yield f"cannot read {path}, since {way[0]} is closed to them: chmod o+rx {way[0]}, or move what they need"
     if "home" in closed:
         home = pwd.getpwnam(name).pw_dir
@@ -70,6 +78,11 @@ def _of_start(name: str, python: Path) -> Iterator[str]:
         yield (
             f"{python} cannot run a server as {name}: {lines[-1] if lines else f'status {done.returncode}'}; "
             "install labkit[lab] and jupyterhub with it"
+        )
+    elif found := done.stdout.strip():
+        yield (
+            f"{name} can read the hidden checks of exercises, in {found}: chmod go-rwx {found}, or let [servers.users] "
+            "python be an environment without the autograder"
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -113,6 +114,8 @@ def _missing(users: Users, people: Sequence[str]) -> Iterator[str]:
         if (lab / name).exists() or lab.resolve() == catalogue.root().resolve():
             yield f"[servers.users] lab: learners would see {lab}/{name}: make a copy with templates/ and docs/ alone"
             break
+    if powerful := [name for name in people if pwd.getpwnam(name).pw_uid == os.geteuid()]:
+        yield f"{powerful[0]} cannot be a learner: its server would have all rights of the hub"
     if os.geteuid() == 0:
         yield from user_access.missing(people, Path(users.python), [lab / "templates", lab / "docs"])
 
