@@ -24,6 +24,11 @@ export class Course {
     return this._course?.assignments.find((one) => one.notebooks.some((each) => each.notebook === notebook));
   }
 
+  // whether it is known that nothing is released
+  get isEmpty() {
+    return this._course?.assignments.length === 0;
+  }
+
   // whether the learner has the notebook of an exercise
   has(exercise) {
     return this._notebooks ? this._notebooks.includes(exercise.notebook) : !exercise.missing;

@@ -152,7 +152,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }, services)
     _howToFetch(exercise, facts) {
       const assignment = this._course.assignment(exercise);
       if (assignment) return ["Fetch its notebook first:", this._course.fetchButton(assignment)];
-      if (this._course.lack(exercise) === "not released") return ["Nothing more is released yet."];
+      if (this._course.lack(exercise) === "not released") return [`${this._course.isEmpty ? "Nothing" : "Nothing more"} is released yet.`];
       return inline(facts.classroom.fetch); // the hub does not answer
     }
 
