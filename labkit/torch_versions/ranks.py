@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -86,6 +87,24 @@ def tensor_handlers_per_thread() -> None:
     # looked up before the attribute of the same name, by C++ too
     table = property(lambda _: handlers.table, lambda _, table: setattr(handlers, "table", table))
     setattr(type(dispatcher), name, table)
+
+
+def meshes_per_rank() -> None:
+    """Let the meshes of two ranks differ, as those of torch's own threaded group do, also if they have equal layouts.
+
+    DTensor remembers by mesh how a tensor is redistributed, which depends on the rank's place in it.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    changed: Any = DeviceMesh
+    create = changed.__init__
+
+    @functools.wraps(create)
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        create(self, *args, **options)
+        self._thread_id = getattr(self, "_rank", None)  # compared with the ranks of the mesh
+
+    changed.__init__ = init
 
 
 def checkpoints_in_own_thread() -> None:

@@ -118,3 +118,48 @@ def test_decisions_that_ranks_share_are_those_that_each_makes_for_itself() -> No
     fake = virtual(nproc_per_node=3, fake=True).run(Job(source=HEAD + DECISIONS.format(values=False), timeout=120))
     real = virtual(nproc_per_node=3).run(Job(source=HEAD + DECISIONS.format(values=False), timeout=120))
     assert [rank.output for rank in fake.raise_if_failed().ranks] == [rank.output for rank in real.ranks]
+
+
+VIEWS = """
+x = torch.ones(4, 6)
+x.add_(1)
+weight = nn.Parameter(torch.ones(4, 6)[1:])
+told = []
+for _ in range(2):  # the second time the results are known
+    for base in (x, x[2:], x.t(), weight):
+        for view in (base.detach(), base.view_as(base), torch.ops.aten.alias(base), base[1:]):
+            offset, before = view.storage_offset() - base.storage_offset(), base._version
+            with torch.no_grad():
+                view.add_(1)
+            form = tuple(view.shape), view.stride(), offset, view.is_leaf, view.requires_grad
+            told.append((*form, base._version - before))
+print(told)
+"""
+
+
+def test_known_views_of_fake_tensors_are_those_of_real_ones() -> None:
+    fake, real = (output(VIEWS, 2, fake) for fake in (True, False))
+    assert fake == real
+
+
+STEPS = """
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2))
+told = []
+for kinds in [(Shard(0), Shard(0)), (Shard(0), Shard(1)), (Replicate(), Shard(1)), (Shard(1), Shard(0))]:
+    x = distribute_tensor(torch.ones(5, 7), mesh, kinds)
+    for target in [(Replicate(), Replicate()), (Shard(1), Shard(1)), (Shard(0), Replicate()), (Replicate(), Shard(0))]:
+        told.append(tuple(x.redistribute(mesh, target).to_local().shape))
+print(told)
+"""
+
+
+def test_redistributions_of_fake_tensors_take_the_steps_of_real_ones_at_each_place() -> None:
+    runs = [
+        virtual(nproc_per_node=4, fake=fake).run(Job(source=HEAD + STEPS, timeout=120)).raise_if_failed()
+        for fake in (True, False)
+    ]
+    fake, real = ([rank.output.splitlines()[-1] for rank in run.ranks] for run in runs)  # before it, DTensor's advice
+    assert fake == real
+    assert len({*fake}) == 4, "each rank has shards of other sizes"
+    assert runs[0].trace.events == runs[1].trace.events

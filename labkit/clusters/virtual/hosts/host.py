@@ -40,6 +40,7 @@ from labkit.torch_versions.fsdp import untimed_fsdp_state_dicts
 from labkit.torch_versions.groups import make_groups_with, rendezvous_with
 from labkit.torch_versions.ranks import (
     checkpoints_in_own_thread,
+    meshes_per_rank,
     refuse_cuda,
     refuse_rpc,
     tensor_handlers_per_thread,
@@ -108,6 +109,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
     worlds_per_thread(lambda: here.rank is None or current.endpoint())
     tensor_handlers_per_thread()
+    meshes_per_rank()
     untimed_fsdp_state_dicts()
     checkpoints_in_own_thread()
     refuse_cuda(NO_CUDA)
