@@ -16,13 +16,29 @@ import torch
 
 from labkit.torch_versions.dispatch import no_modes
 
-__all__ = ["layouts_once", "local_part", "propagate_once", "unmarked_for_compilers"]
+__all__ = ["layouts_once", "local_part", "plan_once", "propagate_once", "unmarked_for_compilers"]
+
+_MOST = 1 << 14
+"""Decisions that are kept of each kind."""
 
 
 def local_part(tensor: Any) -> tuple[Any, Any, Any]:
     """A DTensor's local tensor, its mesh and its placements; any other tensor, None and None."""
     spec = getattr(tensor, "_spec", None)
     return (tensor, None, None) if spec is None else (tensor._local_tensor, spec.mesh, spec.placements)
+
+
+def _layout(spec: Any) -> Any:
+    """All of a DTensor's specification but the ranks of its mesh."""
+    mesh = spec.mesh
+    placed = spec.placements, spec.shard_order, spec.use_strided_shard_as_shard_order
+    return spec.tensor_meta, placed, mesh.device_type, mesh.shape, mesh.mesh_dim_names
+
+
+def _keep(table: dict[Any, Any], form: Any, value: Any) -> None:
+    if len(table) >= _MOST:
+        table.clear()
+    table[form] = value
 
 
 @functools.cache
@@ -55,8 +71,31 @@ def layouts_once() -> None:
                 setattr(layout, name, functools.cache(vars(layout)[name]))
 
 
-_MOST = 1 << 14
-"""Decisions that are kept of each kind."""
+@functools.cache
+def plan_once() -> None:
+    """Plan the steps of a redistribution once for each place in a mesh. May be called repeatedly.
+
+    torch does so, too, except on fake tensors, where it takes a program for one that is being compiled.
+    """
+    from torch.distributed.tensor import _redistribute
+
+    changed: Any = _redistribute
+    original, name = changed._gen_transform_infos_non_cached, "_FORCE_MIN_COST_REDISTRIBUTION_PLAN"
+
+    plans: dict[Any, Any] = {}
+
+    @functools.wraps(original)
+    def plan(src_spec: Any, dst_spec: Any, use_graph_based_transform: bool | None = None) -> Any:
+        place = src_spec.mesh.get_coordinate()
+        how = use_graph_based_transform, getattr(changed, name, None)
+        form = _layout(src_spec), _layout(dst_spec), None if place is None else tuple(place), how
+        known = plans.get(form)
+        if known is None:
+            known = original(src_spec, dst_spec, use_graph_based_transform)
+            _keep(plans, form, known)
+        return known
+
+    changed._gen_transform_infos_non_cached = plan
 
 
 @functools.cache
@@ -68,11 +107,6 @@ def propagate_once() -> None:
 
     def of_shape(spec: DTensorSpec) -> Any:
         return spec.tensor_meta, spec.mesh.device_type
-
-    def of_placement(spec: DTensorSpec) -> Any:
-        mesh = spec.mesh
-        placed = spec.placements, spec.shard_order, spec.use_strided_shard_as_shard_order
-        return spec.tensor_meta, placed, mesh.device_type, mesh.shape, mesh.mesh_dim_names
 
     def key(schema: Any, of_spec: Any) -> Any:
         """Everything that a decision depends on; None if it cannot be a key."""
@@ -117,11 +151,6 @@ def propagate_once() -> None:
             moved.redistribute_schema = OpSchema(schema.op, on(schema.args_schema, mesh), kwargs, schema.schema_info)
         return moved
 
-    def keep(table: dict[Any, Any], form: Any, value: Any) -> None:
-        if len(table) >= _MOST:
-            table.clear()
-        table[form] = value
-
     shape, placement = "_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_cached"
     find_shape, find_placement = getattr(ShardingPropagator, shape), getattr(ShardingPropagator, placement)
     shapes: dict[Any, Any] = {}
@@ -135,13 +164,13 @@ def propagate_once() -> None:
         with no_modes():
             found = find_shape(self, schema)
         if form is not None:
-            keep(shapes, form, found)
+            _keep(shapes, form, found)
         return found
 
     @functools.wraps(find_placement)
     def known_placement(self: Any, schema: Any) -> Any:
         mesh = mesh_of(schema)
-        form = None if mesh is None else key(schema, of_placement)
+        form = None if mesh is None else key(schema, _layout)
         if form is None:
             return find_placement(self, schema)
         place = mesh.get_coordinate()
@@ -155,7 +184,7 @@ def propagate_once() -> None:
             return decided_on(known, mesh)
         found = find_placement(self, schema)
         # a size that replaces an argument depends on the rank's place in the mesh; placements do not
-        keep(placements, forms[found.use_val_from_redistribute_schema], (copy.copy(found), strategies))
+        _keep(placements, forms[found.use_val_from_redistribute_schema], (copy.copy(found), strategies))
         return found
 
     setattr(ShardingPropagator, shape, known_shape)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from labkit.torch_versions.dispatch import has_modes, no_modes
+from labkit.torch_versions.dtensors import local_part
 from labkit.torch_versions.fake_tensors import FakeTensor
 from labkit.torch_versions.groups import replace_function
 
@@ -150,7 +151,12 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 def plain_tensors(tensor: Tensor) -> list[Tensor]:
     """The tensors that hold a tensor's data: a DTensor's local one, for instance, or `[tensor]` itself."""
-    if tensor.__class__ in _WITHOUT_PARTS or not is_traceable_wrapper_subclass(tensor):
+    if tensor.__class__ in _WITHOUT_PARTS:
+        return [tensor]
+    local, mesh, _ = local_part(tensor)  # of a DTensor, without a look at its protocol
+    if mesh is not None:
+        return plain_tensors(local)
+    if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
     parts = (getattr(tensor, name) for name in names)  # includes a DTensor's mesh

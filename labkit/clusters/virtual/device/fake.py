@@ -62,21 +62,28 @@ class _AliasResult(NamedTuple):
     offset: int
 
 
+class _SameResult(NamedTuple):
+    """A result that is another tensor of an argument's memory, with its shape and strides: what `detach` returns."""
+
+    argument: int
+    device: torch.device
+
+
 class _ArgumentResult(NamedTuple):
     """An argument itself, by number, or by name: `out`."""
 
     argument: int | str
 
 
-_Result = NewResult | _AliasResult | _ArgumentResult | None
+_Result = NewResult | _AliasResult | _SameResult | _ArgumentResult | None
 
 
 class Answer:
     """What an operator returns for arguments of these shapes, and what that costs."""
 
-    __slots__ = ("kind", "marked", "results", "seconds")
+    __slots__ = ("kind", "marked", "results", "seconds", "view")
 
-    def __init__(self, kind: type, results: list[_Result], marked: tuple[int, ...]) -> None:
+    def __init__(self, op: Operator, kind: type, results: list[_Result], marked: tuple[int, ...]) -> None:
         self.kind = kind
         """Type of the return value: `FakeTensor`, a sequence of such, or `NoneType`."""
         self.results = results
@@ -84,6 +91,9 @@ class Answer:
         """Numbers of the arguments that the account marks if they are parameters."""
         self.seconds: float | None = None
         """GPU time; None if it takes none."""
+        is_view = op.free and not (op.fresh or op.creates or op.seeded or op.communicates or op.grows)
+        self.view = results[0] if is_view and kind is FakeTensor else None
+        """The only result if it is a view, which neither takes time nor has memory of its own."""
 
 
 class Shapes:
@@ -147,6 +157,8 @@ def made(result: _Result, args: Any, kwargs: Any) -> Any:
         number, size, stride, dtype, device, offset = result  # type: ignore[misc]  # as above
         base = args[number]
         return fake_view(base, size, stride, base.storage_offset() + offset, dtype, device)
+    if kind is _SameResult:
+        return fake_tensor(args[result.argument], result.device)  # type: ignore[union-attr]  # it is a _SameResult
     if result is None:
         return None
     argument = result.argument  # type: ignore[union-attr]  # it is an _ArgumentResult
@@ -253,7 +265,9 @@ def answer(op: Operator, output: Any, args: Any, kwargs: Any) -> Answer | None:
             if tensor.dtype is not base.dtype and not _offset_counts(op, args):
                 return None
             offset = tensor.storage_offset() - base.storage_offset()
-            results.append(_AliasResult(storages.index(storage), *form, offset))
+            number = storages.index(storage)
+            same_form = (base.shape, base.stride(), base.dtype) == form[:3] and not offset
+            results.append(_SameResult(number, form[3]) if same_form else _AliasResult(number, *form, offset))
         else:
             with DisableTorchDispatch():
                 alone = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -265,7 +279,7 @@ def answer(op: Operator, output: Any, args: Any, kwargs: Any) -> Answer | None:
         return None
     # a layer's weight may be used through a view of it
     arguments = enumerate((() if op.fresh else args[:1]) if op.free else args)
-    return Answer(type(output), results, tuple(i for i, a in arguments if a.__class__ is FakeTensor))
+    return Answer(op, type(output), results, tuple(i for i, a in arguments if a.__class__ is FakeTensor))
 
 
 def _storage_of(argument: Any) -> int | None:

@@ -114,6 +114,9 @@ class FakeAccounting(Accounting):
         for number in answer.marked:
             if getattr(args[number], IS_PARAMETER):
                 account.is_parameter(args[number])
+        if answer.view is not None:  # half of all operators
+            with DisableTorchDispatch():
+                return made(answer.view, args, kwargs)
         if op.creates:
             account.must_fit(bytes_to_create(args, kwargs or {}))
         if op.seeded and self._claim is not None:
