@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autograder.classroom import site as sites
 from autograder.classroom.folders import learners
-from autograder.classroom.requirements import missing
+from autograder.classroom.requirements import missing, missing_for_people
 from autograder.sandbox import cgroups
 
 
@@ -19,7 +19,7 @@ def main(path: Path) -> int:
     print(f"{len(site.course.instructors)} instructors, {len(people)} learners, classroom in {site.folder}")
     if site.servers.memory_gib and site.servers.are_local_processes:
         print(f"memory of a server: at most {site.servers.memory_gib:g} GiB, {_held_by()}")
-    problems = missing(site)
+    problems = [*missing(site), *missing_for_people(site)]
     for problem in problems:
         print(f"missing: {problem}")
     if not problems:

@@ -25,7 +25,7 @@ from autograder.classroom import configured
 from autograder.classroom import site as sites
 from autograder.classroom.folders import Folders, add_learners, learners
 from autograder.classroom.logins import first_use
-from autograder.classroom.requirements import missing
+from autograder.classroom.requirements import missing, missing_for_people
 from autograder.classroom.site import Site
 from labkit import catalogue
 from labkit.commands import CommandError
@@ -46,6 +46,8 @@ def main(path: Path, count: int, demo: bool) -> int:
     console = Console(highlight=False)
     if problems := missing(site):
         raise CommandError("\n".join(["the hub cannot run here:", *(f"  {problem}" for problem in problems)]))
+    for problem in missing_for_people(site):
+        console.print(f"missing: {escape(problem)}", soft_wrap=True)
     with _only_hub(site.folder), _running_folder() as running:
         folders = Folders.of(site, running)
         if shared is not None:

@@ -34,11 +34,24 @@ def missing(site: Site) -> list[str]:
         *_packages(),
         *spawners.of(site).missing(site),
         *_login(site.login),
-        *_people(site),
         *_folder(site),
         *_addresses(site),
         *_certificate(site),
     ]
+
+
+def missing_for_people(site: Site) -> list[str]:
+    """Return what keeps single people of the course from their servers; the hub can run without it."""
+    people = learners(site, site.folder)
+    kind = spawners.of_system_users(site)
+    found: list[str] = []
+    if site.login.kind == "pam":
+        found += system_users.unknown([*site.course.instructors, *people])
+    elif kind is not None:
+        found += system_users.unknown(people)
+    if kind is not None:
+        found += kind.missing_for(site, system_users.known(people))
+    return found
 
 
 def _packages() -> Iterator[str]:
@@ -62,13 +75,6 @@ def _login(login: Login) -> Iterator[str]:
                 read(login.openid)
             except CommandError as problem:
                 yield str(problem)
-
-
-def _people(site: Site) -> Iterator[str]:
-    if site.login.kind == "pam":
-        yield from system_users.unknown([*site.course.instructors, *learners(site, site.folder)])
-    elif site.servers.shared_exchange is not None:
-        yield from system_users.unknown(learners(site, site.folder))
 
 
 def _folder(site: Site) -> Iterator[str]:

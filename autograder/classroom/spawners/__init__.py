@@ -13,6 +13,7 @@ user_access.py   what users of this machine cannot reach
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from autograder.classroom.folders import Folders
@@ -27,6 +28,18 @@ class Kind(Protocol):
 
     def missing(self, site: Site) -> list[str]:
         """Return one sentence for each thing that is missing, with what to do."""
+
+
+class KindOfSystemUsers(Kind, Protocol):
+    """What each module defines, too, where learners are users of a system."""
+
+    def missing_for(self, site: Site, people: Sequence[str]) -> list[str]:
+        """Return what keeps some of these people, users of the system, from a server; others can have theirs."""
+
+
+def of_system_users(site: Site) -> KindOfSystemUsers | None:
+    """Return the module of the site's kind of servers if learners are users of a system."""
+    return None if site.servers.shared_exchange is None else cast(KindOfSystemUsers, of(site))
 
 
 def of(site: Site) -> Kind:

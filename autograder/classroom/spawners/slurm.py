@@ -22,7 +22,7 @@ from tornado import web
 from traitlets import default
 
 from autograder.classroom import addresses
-from autograder.classroom.folders import Folders, learners
+from autograder.classroom.folders import Folders
 from autograder.classroom.site import Site, Slurm
 from autograder.classroom.spawners import system_users
 from labkit import idle_minutes
@@ -123,6 +123,11 @@ def missing(site: Site) -> list[str]:
     return list(_missing(site, _table(site)))
 
 
+def missing_for(site: Site, people: Sequence[str]) -> list[str]:
+    """Return why Slurm would refuse a server."""
+    return list(_of_submission(_table(site), people)) if people and shutil.which("sbatch") else []
+
+
 def _missing(site: Site, slurm: Slurm) -> Iterator[str]:
     try:
         clients.require_slurm()
@@ -131,12 +136,13 @@ def _missing(site: Site, slurm: Slurm) -> Iterator[str]:
         yield f"learners' servers are jobs of Slurm: {problem}"
     else:
         wanted = {"servers.slurm": slurm.partition, "gpus": site.gpus.partition if site.gpus else ""}
-        unknown = [(table, name) for table, name in wanted.items() if name and name not in known]
-        for table, name in unknown:
-            yield f"Slurm has no partition {name}; [{table}] partition can be {', '.join(dict.fromkeys(known))}"
-        if not unknown:
-            yield from _of_submission(slurm, system_users.known(learners(site, site.folder)))
+        for table, name in wanted.items():
+            if name and name not in known:
+                yield f"Slurm has no partition {name}; [{table}] partition can be {', '.join(dict.fromkeys(known))}"
     yield from system_users.missing(Path(slurm.exchange))
+    change = "runuser" if os.geteuid() == 0 else "sudo"
+    if shutil.which(change) is None:
+        yield f"the hub submits learners' jobs with {change}, which is not installed"
     server = _server_program(slurm)
     if server.parent.is_dir() and not server.exists():  # else nodes alone have it
         yield f"there is no {server}: install labkit[lab], jupyterhub and batchspawner with {slurm.python}"
@@ -144,12 +150,6 @@ def _missing(site: Site, slurm: Slurm) -> Iterator[str]:
 
 def _of_submission(slurm: Slurm, people: Sequence[str]) -> Iterator[str]:
     """Let Slurm examine the job of a learner's server, without submitting it."""
-    change = "runuser" if os.geteuid() == 0 else "sudo"
-    if shutil.which(change) is None:
-        yield f"the hub submits learners' jobs with {change}, which is not installed"
-        return
-    if not people:
-        return
     options = [f"--time={slurm.time}", f"--mem={slurm.memory}", f"--cpus-per-task={slurm.cpus}"]
     options += [f"--partition={slurm.partition}"] * bool(slurm.partition) + [f"--gres={slurm.gres}"] * bool(slurm.gres)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import subprocess
@@ -13,14 +14,8 @@ _ASK = """
 for path; do [ -r "$path" ] && [ -x "$path" ] || echo "$path"; done
 [ -d ~ ] && [ -w ~ ] && [ -x ~ ] || echo home
 """
-_IMPORTS = """
-import jupyterhub, jupyterlab, nbgrader, labkit.hub_server
-try:
-    import autograder
-    print(autograder.__path__[0])
-except Exception:
-    pass
-"""
+_IMPORTS = "import jupyterhub, jupyterlab, nbgrader, labkit.hub_server"
+_AUTOGRADER = "import autograder; print(autograder.__path__[0])"
 _START_SECONDS = 120.0
 
 
@@ -30,11 +25,6 @@ def missing(people: Iterable[str], python: Path, folders: Sequence[Path]) -> Ite
     python: with which servers run. folders: what each must be able to read.
     """
     wanted = [path for path in (python, *folders) if path.exists()]
-    yield from (
-        f"{path} is not there: it is needed by each learner's server"
-        for path in (python, *folders)
-        if path not in wanted
-    )
     concerned: dict[str, list[str]] = defaultdict(list)
     ready = []
     for name in people:
@@ -79,11 +69,17 @@ def _of_start(name: str, python: Path) -> Iterator[str]:
             f"{python} cannot run a server as {name}: {lines[-1] if lines else f'status {done.returncode}'}; "
             "install labkit[lab] and jupyterhub with it"
         )
-    elif found := done.stdout.strip():
-        yield (
-            f"{name} can read the hidden checks of exercises, in {found}: chmod go-rwx {found}, or let [servers.users] "
-            "python be an environment without the autograder"
-        )
+
+
+def exposed(people: Sequence[str], python: Path) -> Iterator[str]:
+    """Yield one sentence if a user can read the checks that decide on marks. python: with which servers run."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # then there is no server either
+        for name in people[:1]:
+            if found := _as(name, [str(python), "-P", "-c", _AUTOGRADER]).stdout.strip():
+                yield (
+                    f"{name} can read the hidden checks of exercises, in {found}: chmod go-rwx {found}, or let "
+                    "[servers.users] python be an environment without the autograder"
+                )
 
 
 def _as(name: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -103,6 +103,13 @@ def missing(site: Site) -> list[str]:
     return list(_missing(_table(site), system_users.known(learners(site, site.folder))))
 
 
+def missing_for(site: Site, people: Sequence[str]) -> list[str]:
+    """Return what these users cannot reach."""
+    users = _table(site)
+    python, shown = Path(users.python), [Path(users.lab, name) for name in ("templates", "docs")]
+    return list(user_access.missing(people, python, shown)) if os.geteuid() == 0 else []
+
+
 def _missing(users: Users, people: Sequence[str]) -> Iterator[str]:
     if os.geteuid() != 0:
         yield "only root can start servers as users of this machine: start the hub as root, or change [servers] kind"
@@ -114,10 +121,12 @@ def _missing(users: Users, people: Sequence[str]) -> Iterator[str]:
         if (lab / name).exists() or lab.resolve() == catalogue.root().resolve():
             yield f"[servers.users] lab: learners would see {lab}/{name}: make a copy with templates/ and docs/ alone"
             break
+    if not os.access(users.python, os.X_OK):
+        yield f"[servers.users] python: {users.python} is not there, or is no program"
     if powerful := [name for name in people if pwd.getpwnam(name).pw_uid == os.geteuid()]:
         yield f"{powerful[0]} cannot be a learner: its server would have all rights of the hub"
     if os.geteuid() == 0:
-        yield from user_access.missing(people, Path(users.python), [lab / "templates", lab / "docs"])
+        yield from user_access.exposed(people, Path(users.python))
 
 
 def _table(site: Site) -> Users:

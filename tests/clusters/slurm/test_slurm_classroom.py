@@ -21,6 +21,7 @@ from slurm_rig import SlurmRig  # beside this file
 from small_classroom import Classroom, small_classroom
 from waiting import wait_until
 
+from autograder.classroom import requirements
 from autograder.classroom import site as sites
 from autograder.classroom.gpus import slurm_jobs
 from autograder.classroom.gpus.ledger import Ledger, day_of
@@ -183,9 +184,10 @@ def test_what_slurm_would_refuse_is_named_before_a_learner_waits_for_it(rig: Slu
         servers = sites.Servers(kind="slurm", slurm=slurm)
         hub, course = sites.Hub(folder=str(tmp_path)), sites.Course(learners=["nobody-of-the-course", USER])
         site = sites.Site(hub=hub, course=course, servers=servers, gpus=Gpus(partition="lab"))
-        return "\n".join(kind.missing(site))
+        return "\n".join([*kind.missing(site), *requirements.missing_for_people(site)])
 
-    assert problems(cpus=1, memory="1000M") == ""
+    (unknown,) = problems(cpus=1, memory="1000M").splitlines()
+    assert "no user of this system is called nobody-of-the-course (" in unknown
     assert "has no partition fast; [servers.slurm] partition can be lab" in problems(partition="fast")
     assert f"a server of {USER} cannot be submitted: sbatch failed: " in problems(gres="fpga:1")
     assert "cannot be submitted: sbatch failed: " in problems(cpus=1000)
