@@ -297,7 +297,7 @@ def _lose_server(place: Place, hub: Hub, name: str, page: Page) -> Page:
         assert time.monotonic() < limit, "the cell did not run"
         page.wait_for_timeout(100)
     everything = place.processes(hub, name)
-    assert len(everything) >= 4, "server, kernel, two ranks"
+    assert len(everything) >= 4, f"server, kernel, two ranks: {everything}"
     everything[0].kill()
     assert ended(everything)
     page = _again(page, place.classroom.address)

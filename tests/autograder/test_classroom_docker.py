@@ -61,6 +61,7 @@ def test_a_learner_works_in_a_container(tmp_path: Path, engine: StandInDocker, m
         assert (classroom.exchange / "inbound/ada/x").read_text() == "mine"
         assert "Course home" in (classroom.folder / "homes/ada/HOME.md").read_text()
         assert "the sum is 10" in ada.run(FOUR_RANKS)
+        assert ada.get("/user/ada/labkit/course").json()["course"]["course"] == "small-course"
     assert engine.containers == {}, "they end with the hub"
     (made,) = engine.created
     host = made["HostConfig"]

@@ -87,6 +87,7 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster, class
         home = tmp_path / "kubelet/claims/small-course-home-ada"
         assert (home / "note").read_text() == "mine" and "Course home" in (home / "HOME.md").read_text()
         assert "the sum is 10" in ada.run(FOUR_RANKS)
+        assert ada.get("/user/ada/labkit/course").json()["course"]["course"] == "small-course"
         (pod,) = standin.store.list("pods")
         (container,) = pod["spec"]["containers"]
         assert container["resources"]["limits"] == {"cpu": 4.0, "memory": int(1.5 * 2**30)}

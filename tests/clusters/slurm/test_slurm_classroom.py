@@ -93,6 +93,7 @@ def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classr
         assert [job] == rig.jobs() and folder == f"{classroom.root}/home"
         assert (classroom.root / "home" / "HOME.md").is_file()
         assert learner.get(f"/user/{USER}/assignments?course_id=small-course").json()["success"]
+        assert learner.get(f"/user/{USER}/labkit/course").json()["course"]["course"] == "small-course"
         course = classroom.root / "shared" / "small-course"
         modes = {part: (course / part).stat().st_mode & 0o777 for part in ("outbound", "inbound", "feedback")}
         assert modes == {"outbound": 0o755, "inbound": 0o733, "feedback": 0o711}
