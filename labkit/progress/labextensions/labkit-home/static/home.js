@@ -46,6 +46,9 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }, services)
       this._follow();
       this._draw();
     }
+    onAfterHide() {
+      this._unseen = true;
+    }
     onResize() {
       this._draw();
     }
@@ -54,10 +57,12 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }, services)
     }
 
     async _follow() {
-      const unseen = !this.isVisible || document.hidden;
-      if (!unseen && this._facts?.classroom) this._course.look(this._unseen); // at once when the page is seen again
-      this._unseen = unseen;
-      if (unseen) return;
+      if (!this.isVisible || document.hidden) {
+        this._unseen = true;
+        return;
+      }
+      if (this._facts?.classroom) this._course.look(this._unseen); // at once when the page is seen again
+      this._unseen = false;
       if (this._reading) return;
       this._reading = true;
       const { contents } = this._app.serviceManager;
