@@ -2,7 +2,8 @@
 
 Each program runs on virtual ranks with everything on: clocks, trace, accounting of computing time and memory. "Inside"
 is from the first rank's start, after `init_process_group`, to the last one's end; "whole" is the whole job, including
-starting the ranks and reading the trace. Times are medians; the peer's runs alternate with ours. "Torch alone" is the
+starting the ranks and reading the trace. "CPU" is the CPU time of all ranks inside, which other load of the machine
+changes least. Times are medians; the peer's runs alternate with ours. "Torch alone" is the
 CPU time of torch's own code for one rank (torch_alone.py), times the ranks: a process that runs each rank's code needs
 more.
 
@@ -23,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from labkit import Job, virtual
+from labkit import Job, Run, virtual
 from labkit.clusters.forkserver import shared
 
 PEER = Path(__file__).with_name("threaded_group.py")
@@ -72,6 +73,10 @@ for _ in range(3):
     optimizer.step()
 """
 
+CPU = """
+import time
+print("cpu", time.process_time())
+"""
 MEMORY = """
 import resource
 print("gib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
@@ -160,6 +165,7 @@ class Cost:
 
     inside: float
     whole: float
+    cpu: float
 
 
 @dataclass(frozen=True)
@@ -197,8 +203,17 @@ def cost(program: str, ranks: int, trace: bool = True) -> Cost:
 
     began = time.perf_counter()
     cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks))
-    cluster.run(Job(source=f"{HEAD}{program}\nprint('end')", trace=trace), listen).raise_if_failed()
-    return Cost(heard[-1] - heard[0], time.perf_counter() - began)
+    job = Job(source=f"{HEAD}{CPU}{program}{CPU}\nprint('end')", trace=trace)
+    run = cluster.run(job, listen).raise_if_failed()
+    return Cost(heard[-1] - heard[0], time.perf_counter() - began, cpu_seconds(run))
+
+
+def cpu_seconds(run: Run) -> float:
+    """CPU seconds of all ranks, which are threads of one process, from the first `CPU` in a program to the last."""
+    read = [
+        float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if line.startswith("cpu ")
+    ]
+    return max(read) - min(read)
 
 
 def peer_seconds(name: str, ranks: int) -> float:
@@ -220,7 +235,7 @@ def printed(command: list[str], program: str | None = None) -> float:
 
 def compare(options: argparse.Namespace) -> Table:
     table = Table(title=f"Seconds, median of {options.repetitions}, {os.cpu_count()} cores")
-    for heading in ("program", "ranks", "inside", "target", "whole", "torch alone", "threaded group", "ratio"):
+    for heading in ("program", "ranks", "inside", "target", "CPU", "whole", "torch alone", "threaded group", "ratio"):
         table.add_column(heading, justify="left" if heading == "program" else "right")
     for case in cases(options.quick):
         ours, theirs = [], []
@@ -229,13 +244,17 @@ def compare(options: argparse.Namespace) -> Table:
             if case.peer:
                 theirs.append(peer_seconds(case.peer, case.ranks))
         inside = statistics.median(run.inside for run in ours)
-        whole = statistics.median(run.whole for run in ours)
+        cpu, whole = (
+            statistics.median(figures) for figures in zip(*[(run.cpu, run.whole) for run in ours], strict=True)
+        )
         beside = ["cannot: no send", "-"]
         if theirs:
             beside = [f"{statistics.median(theirs):.2f}", f"{statistics.median(theirs) / inside:.1f}x"]
         target = "-" if options.quick else f"{case.target:.2f}"
         alone = f"{alone_seconds(case.program, case.ranks):.2f}" if case.alone else "cannot"
-        table.add_row(case.title, str(case.ranks), f"{inside:.2f}", target, f"{whole:.2f}", alone, *beside)
+        table.add_row(
+            case.title, str(case.ranks), f"{inside:.2f}", target, f"{cpu:.2f}", f"{whole:.2f}", alone, *beside
+        )
     return table
 
 
@@ -289,7 +308,7 @@ def large_model(case: LargeModel, quick: bool) -> str:
     """Run the step; report time and the peak memory of the process of all ranks."""
     heard: list[float] = []
     cluster = virtual(nnodes=max(1, case.ranks // 8), nproc_per_node=min(8, case.ranks), fake=True)
-    job = Job(source=f"{HEAD}{case.program}{MEMORY}\nprint('end')")
+    job = Job(source=f"{HEAD}{CPU}{case.program}{CPU}{MEMORY}\nprint('end')")
     run = cluster.run(job, lambda *_: heard.append(time.perf_counter())).raise_if_failed()
     gib = max(float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if "gib" in line)
     peak = max(run.trace.peak_memory(rank) for rank in range(case.ranks)) / 1e9
@@ -297,7 +316,8 @@ def large_model(case: LargeModel, quick: bool) -> str:
     alone = alone_seconds(case.narrow, case.ranks)
     return (
         f"{case.title}, {case.ranks} ranks with fake tensors, one step: {heard[-1] - heard[0]:.1f} s inside{target}, "
-        f"{run.wall_seconds:.1f} s whole, torch alone {alone:.1f} s; peak memory of the hosting process {gib:.2f} GiB "
+        f"{cpu_seconds(run):.1f} s CPU, {run.wall_seconds:.1f} s whole, torch alone {alone:.1f} s; "
+        f"peak memory of the hosting process {gib:.2f} GiB "
         f"(target: 4). Modelled: {run.trace.seconds:.3f} s, {peak:.1f} GB on the fullest GPU"
     )
 
