@@ -18,10 +18,12 @@ def test_prints_all_of_its_figures() -> None:
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     number = r"\d+\.\d+"
     assert re.search(
-        rf"ring all-reduce, 480 messages +│ +16 │ +{number} │ +- │( +{number} │){{2}} +cannot: no send", output
+        rf"ring all-reduce, 480 messages +│ +16 │ +{number} │ +- │( +{number} │){{3}} +cannot: no send", output
     )
     for program in ("100 all_reduce of 1,000 floats", "3 steps of DDP, MLP"):
-        columns = rf"{program} +│ +\d+ │ +{number} │ +- │ +{number} │ +({number}|cannot) │ +{number} │ +{number}x"
+        columns = (
+            rf"{program} +│ +\d+ │ +{number} │ +-( │ +{number}){{2}} │ +({number}|cannot) │ +{number} │ +{number}x"
+        )
         assert re.search(columns, output), output
     for program, ranks in (
         ("FSDP2", 8),
@@ -30,7 +32,7 @@ def test_prints_all_of_its_figures() -> None:
     ):
         expected = (
             rf"{program}, GPT, tiny[^0-9]* {ranks} ranks with fake tensors, one step: "
-            rf"{number} s inside, {number} s whole, torch alone {number} s"
+            rf"{number} s inside, {number} s CPU, {number} s whole, torch alone {number} s"
         )
         assert re.search(expected, " ".join(output.split())), output
     assert re.search(r"tracing adds -?\d+%", output)
