@@ -21,5 +21,13 @@ def own_folders(folders: Folders, server: RunningServer) -> list[Path]:
     if not isinstance(server, users.UserServer):
         return [folders.home(learner), folders.in_exchange("inbound", learner)]
     submissions = folders.in_exchange("inbound").glob(f"{learner}+*")
-    own = [path for path in submissions if path.lstat().st_uid == server.uid]
+    own = [path for path in submissions if _owner(path) == server.uid]
     return [Path(os.path.expanduser(f"~{learner}")).resolve(), *own]
+
+
+def _owner(path: Path) -> int | None:
+    """Return the user whose file it is; None when it is gone, since it was collected."""
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
