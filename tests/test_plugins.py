@@ -86,8 +86,11 @@ def test_slowest_sums_up_seconds_by_folder_over_all_runs(tmp_path: Path) -> None
     run(tmp_path / "first", sleeps.format(0.3), LAB_TEST_RUNS=str(tmp_path))
     done = run(tmp_path / "last", sleeps.format(0.1), "--slowest", LAB_TEST_RUNS=str(tmp_path))
     lines = done.stdout.splitlines()
-    tests = [line.split("::")[1] for line in lines if "::" in line]
-    assert tests[:2] == ["test_sleeps", "test_sleeps"] and len(tests) == 4, done.stdout
+    rows = [line.split() for line in lines if "::" in line]
+    own = [f"test_{run}.py::test_{name}" for run in ("first", "last") for name in ("other", "sleeps")]
+    assert sorted(test.rpartition("/")[2] for _, test in rows) == own, done.stdout
+    seconds = [float(spent) for spent, _ in rows]
+    assert seconds == sorted(seconds, reverse=True) and seconds[0] >= 0.3, done.stdout
     (total,) = (line.split() for line in lines if line.endswith("in all"))
     assert float(total[0]) >= 0.4 and total[1] == "4"
     assert "2 passed" in lines[-1]

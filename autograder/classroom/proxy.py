@@ -14,7 +14,7 @@ from labkit import catalogue
 from labkit.commands import CommandError
 
 LOCK = Path("cluster/jupyterhub/proxy")
-"""Folder of package.json and package-lock.json, below the lab's root."""
+"""Folder of package.json, package-lock.json and keep_alive.mjs, below the lab's root."""
 
 
 def node() -> Path:
@@ -33,12 +33,16 @@ def folder() -> Path:
 
 def command() -> list[str]:
     """Return the command that starts the proxy."""
-    return [str(node()), str(folder() / "node_modules/configurable-http-proxy/bin/configurable-http-proxy")]
+    return [str(node()), f"--import={catalogue.root() / LOCK / 'keep_alive.mjs'}", str(_program())]
+
+
+def _program() -> Path:
+    return folder() / "node_modules/configurable-http-proxy/bin/configurable-http-proxy"
 
 
 def is_installed() -> bool:
     """Return whether the proxy is installed in these versions."""
-    return Path(command()[1]).is_file()
+    return _program().is_file()
 
 
 def install() -> None:
