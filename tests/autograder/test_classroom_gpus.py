@@ -14,8 +14,7 @@ from autograder.classroom.gpus import rules
 from autograder.classroom.gpus.ledger import DAY_SECONDS, Ledger
 from autograder.classroom.gpus.slurm_jobs import Job, duration, gpus_in, parse
 from autograder.classroom.site import Gpus
-from labkit.clusters import kinds
-from labkit.clusters.slurm import gpu_ledger
+from labkit.clusters import gpu_ledger, kinds
 
 SQUEUE = """\
 2|ada|PENDING|1795744953|1795745253|5:00|1|1|gres:gpu:1|N/A|N/A|N/A

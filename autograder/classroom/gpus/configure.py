@@ -10,8 +10,8 @@ from typing import Any
 from autograder.classroom import addresses, configured
 from autograder.classroom.configured import Classroom
 from autograder.classroom.site import GPU_SERVICE, Gpus, Slurm
+from labkit.clusters.gpu_ledger import ADDRESS
 from labkit.clusters.kinds import PRESETS
-from labkit.clusters.slurm.gpu_ledger import ADDRESS
 
 
 def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:

@@ -9,9 +9,10 @@ import tempfile
 import time
 import weakref
 
+from labkit.clusters import gpu_ledger
 from labkit.clusters.cluster import OnState, State
 from labkit.clusters.job import InvalidJob
-from labkit.clusters.slurm import clients, gpu_ledger
+from labkit.clusters.slurm import clients
 from labkit.clusters.slurm.script import ResourceRequest, job_script
 
 _CANCEL_LIMIT_SECONDS = 20.0

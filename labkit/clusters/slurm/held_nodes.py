@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from labkit.clusters import gpu_ledger
 from labkit.clusters.agent import LaunchPlan, NodeInfo, Nodes, NodesConnection, open_connection
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.job import InvalidJob
 from labkit.clusters.run import Run
-from labkit.clusters.slurm import batch, clients, gpu_ledger
+from labkit.clusters.slurm import batch, clients
 from labkit.clusters.slurm.allocation import Allocation
 from labkit.clusters.slurm.steps import Step, Steps
 

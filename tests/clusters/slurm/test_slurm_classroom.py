@@ -161,7 +161,7 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
         output = running.result(240)
     assert "slurm: 1 node of 1 ranks each and 1 GPU, partition lab" in output, output
     assert f"job {job[1]} was cancelled by instructor, an instructor" in output, output
-    asked = "from labkit.clusters.slurm import gpu_ledger\nprint(gpu_ledger.in_words())"
+    asked = "from labkit.clusters import gpu_ledger\nprint(gpu_ledger.in_words())"
     wait_until(lambda: re.search(r"^[1-9]\d* GPU-seconds used today, \d+ left", learner.run(asked)), seconds=120)
     tried = """
         import os, urllib.request, urllib.error
