@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from autograder.classroom import proxy, spawners
 from autograder.classroom.folders import learners
+from autograder.classroom.gpus.kubernetes import rights
 from autograder.classroom.site import Login, Site, port_of
 from autograder.classroom.spawners import system_users
 from labkit.commands import CommandError
@@ -30,14 +31,16 @@ _MODULES = {
 
 def missing(site: Site) -> list[str]:
     """Return one sentence for each thing that is missing, with what to do. Installs the proxy if it is not there."""
-    return [
+    found = [
         *_packages(),
         *spawners.of(site).missing(site),
+        *_gpus(site),
         *_login(site.login),
         *_folder(site),
         *_addresses(site),
         *_certificate(site),
     ]
+    return list(dict.fromkeys(found))  # a cluster is asked for servers and for GPUs, and may not answer at all
 
 
 def missing_for_people(site: Site) -> list[str]:
@@ -77,6 +80,12 @@ def _login(login: Login) -> Iterator[str]:
                 yield str(problem)
 
 
+def _gpus(site: Site) -> Iterator[str]:
+    has_package = importlib.util.find_spec("kubernetes_asyncio") is not None  # else the kind of servers names it
+    if site.gpus is not None and site.gpus.kubernetes is not None and has_package:
+        yield from rights.missing(site.gpus.kubernetes)
+
+
 def _folder(site: Site) -> Iterator[str]:
     another = "[hub] folder names another one"
     # the folder itself, or the one in which it will be made; what may not be looked at is not there
@@ -98,6 +107,9 @@ def _addresses(site: Site) -> Iterator[str]:
     if site.servers.kind == "kubernetes" and site.servers.kubernetes is not None:
         port = port_of(site.servers.kubernetes.hub_address)
         yield from _listens(f"http://0.0.0.0:{port}", "[servers.kubernetes] hub_address")
+    if site.gpus is not None and site.gpus.kubernetes is not None:
+        port = port_of(site.gpus.kubernetes.hub_address)
+        yield from _listens(f"http://0.0.0.0:{port}", "[gpus.kubernetes] hub_address")
 
 
 def _listens(address: str, entry: str) -> Iterator[str]:

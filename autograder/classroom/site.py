@@ -38,10 +38,6 @@ _WITHOUT_LEDGER = {
     "sandbox": "A sandbox has neither network nor devices: other kinds of servers can reach GPUs",
     "users": "Servers of this machine's users have its GPUs, which nothing here counts: leave [gpus] out",
     "docker": "A container is no user of a cluster, by whose name Slurm could count: leave [gpus] out",
-    "kubernetes": (
-        "On Kubernetes leave [gpus] out: with service_account of [servers.kubernetes], cells borrow GPUs by "
-        "`%cluster kubernetes`, and what the class may use together is limited there: cluster/kubernetes/README.md"
-    ),
 }
 """What to do, by kind of servers, where no ledger of GPUs can be kept."""
 
@@ -94,12 +90,6 @@ def _memory_gib(gib: float) -> float:
     if gib != 0 and gib < _LEAST_MEMORY_GIB:
         raise ValueError(f"a server with one kernel needs {_LEAST_MEMORY_GIB:g} GiB; 0: no limit")
     return gib
-
-
-def _gpu_cluster(name: str) -> str:
-    if name != "slurm":
-        raise ValueError(f'{name!r}: the ledger counts jobs of "slurm" alone. {_WITHOUT_LEDGER["kubernetes"]}')
-    return name
 
 
 UserName = Annotated[str, AfterValidator(_user_name)]
@@ -268,16 +258,27 @@ class Challenges(_Table):
     traces: list[str] = []
 
 
+class GpuPods(_Table):
+    """Pods in which cells borrow GPUs, of which a learner chooses only how many, and where cells reach the hub."""
+
+    image: Text
+    hub_address: HubAddress
+    namespace: Annotated[str, like(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "the name of a namespace")] = "lab"
+    cpus: Annotated[str, like(r"(\d+(\.\d+)?|\d+m)?", "a number of cores such as 8 or 500m")] = ""
+    memory: Annotated[str, like(r"(\d+([KMGT]i?)?)?", "an amount of memory such as 64Gi")] = ""
+
+
 class Gpus(_Table):
     """GPUs that cells borrow: the preset of `%cluster`, and how much each learner may use."""
 
-    cluster: Annotated[str, AfterValidator(_gpu_cluster)] = "slurm"
+    cluster: Literal["slurm", "kubernetes"] = "slurm"
     partition: Partition = ""
     nnodes: Annotated[int, Field(ge=1)] = 1
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
     seconds_per_day: Annotated[int, Field(ge=1)] = 3600
     longest_minutes: Annotated[int, Field(ge=1)] = 30
     most_ranks: Annotated[int, Field(ge=1)] = 4
+    kubernetes: GpuPods | None = None
 
 
 class Site(_Table):
@@ -389,10 +390,31 @@ def _about_slurm(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
 def _about_gpus(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:
     if site.gpus is None:
         return
-    if site.servers.kind != site.gpus.cluster:
-        yield ("gpus",), f"the ledger counts what servers of kind slurm use. {_WITHOUT_LEDGER[site.servers.kind]}"
+    kind, cluster = site.servers.kind, site.gpus.cluster
+    if kind in _WITHOUT_LEDGER:
+        yield ("gpus",), f"the ledger counts what servers of kind slurm or kubernetes use. {_WITHOUT_LEDGER[kind]}"
+    elif kind != cluster:
+        yield ("gpus",), f'cells of servers on {kind} borrow GPUs there: write cluster = "{kind}"'
+    elif (cluster == "kubernetes") != (site.gpus.kubernetes is not None):
+        have = "is missing" if cluster == "kubernetes" else 'is for cluster = "kubernetes"'
+        yield ("gpus", "cluster"), f"the table [gpus.kubernetes] {have}"
+    elif site.gpus.kubernetes is not None and site.servers.kubernetes is not None:
+        yield from _about_gpu_pods(site, site.gpus.kubernetes, site.servers.kubernetes)
     if site.gpus.nnodes * site.gpus.gpus_per_node > site.gpus.most_ranks:
-        yield ("gpus", "most_ranks"), "`%cluster slurm` alone would ask for more ranks: nnodes times gpus_per_node"
+        yield ("gpus", "most_ranks"), f"`%cluster {cluster}` alone would ask for more ranks: nnodes times gpus_per_node"
+
+
+def _about_gpu_pods(site: Site, pods: GpuPods, servers: Kubernetes) -> Iterator[tuple[tuple[str, ...], str]]:
+    place = ("gpus", "kubernetes", "hub_address")
+    if urlsplit(pods.hub_address).scheme != "http":
+        yield place, "cells reach the hub by http://, inside of the cluster's network"
+    if port_of(pods.hub_address) in (port_of(servers.hub_address), port_of(site.hub.address)):
+        yield place, "it needs a port of its own, beside those of [hub] and [servers.kubernetes]"
+    if servers.service_account:
+        yield (
+            ("servers", "kubernetes", "service_account"),
+            "with [gpus] leave it out: who has an account on the cluster goes past the ledger",
+        )
 
 
 def _about_challenges(challenges: Challenges) -> Iterator[tuple[tuple[str, ...], str]]:

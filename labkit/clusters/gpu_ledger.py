@@ -21,7 +21,7 @@ _not_before = 0.0
 
 
 def _account() -> dict[str, Any]:
-    """Return the own account: `used` and `left` in GPU-seconds, and `notices` with `job` and `text`.
+    """Return the own account: `used` and `left` in GPU-seconds, `notices` with `job` and `text`, `places` by job.
 
     Empty if there is no ledger, or if it does not answer.
     """
@@ -33,21 +33,28 @@ def _account() -> dict[str, Any]:
     try:
         with urllib.request.urlopen(request, timeout=_LIMIT_SECONDS) as answer:
             found = json.load(answer)
-            return {"used": int(found["used"]), "left": int(found["left"]), "notices": list(found["notices"])}
+            numbers = {name: int(found[name]) for name in ("used", "left")}
+            places = {str(job): int(place) for job, place in dict(found.get("places", {})).items()}
+            return {**numbers, "notices": list(found["notices"]), "places": places}
     except (OSError, ValueError, TypeError, LookupError, http.client.HTTPException):
         _not_before = time.monotonic() + _PAUSE_SECONDS
         return {}
 
 
-def in_words() -> str:
+def in_words(job_id: str = "") -> str:
     """Return `120 GPU-seconds used today, 3480 left`; empty if the ledger says nothing.
 
+    job_id: of a job that waits: this begins with its place, if the hub knows it, `place 2 of those that wait; ...`.
     A ledger that does not answer is then not asked for a minute, since a cell that waits asks again and again.
     """
     if time.monotonic() < _not_before:
         return ""
     found = _account()
-    return f"{found['used']} GPU-seconds used today, {found['left']} left" if found else ""
+    if not found:
+        return ""
+    place = found["places"].get(job_id)
+    waits = f"place {place} of those that wait; " if place else ""
+    return f"{waits}{found['used']} GPU-seconds used today, {found['left']} left"
 
 
 def why(job_id: str) -> str:

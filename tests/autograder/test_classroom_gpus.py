@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.gpus import rules
+from autograder.classroom.gpus.jobs import Job
 from autograder.classroom.gpus.ledger import DAY_SECONDS, Ledger
-from autograder.classroom.gpus.slurm_jobs import Job, duration, gpus_in, parse
+from autograder.classroom.gpus.slurm_jobs import duration, gpus_in, parse
 from autograder.classroom.site import Gpus
 from labkit.clusters import gpu_ledger, kinds
 
@@ -102,8 +103,8 @@ def test_jobs_of_one_learner_share_what_is_left() -> None:
     assert [(one.job.id, one.minutes) for one in found] == [("1", 3), ("2", 3)]
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"used": null}', b'{"used": 1, "left": 2}'])
-def test_a_hub_that_answers_nothing_useful_is_as_no_hub(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def served(answer: bytes, monkeypatch: pytest.MonkeyPatch, job_id: str = "") -> str:
+    """Return what a cell says of a hub that answers once."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -116,12 +117,25 @@ def test_a_hub_that_answers_nothing_useful_is_as_no_hub(answer: bytes, monkeypat
         thread.start()
         monkeypatch.setattr(gpu_ledger, "_not_before", 0.0)
         monkeypatch.setenv(gpu_ledger.ADDRESS, f"http://127.0.0.1:{server.getsockname()[1]}/")
-        assert gpu_ledger.in_words() == ""
+        said = gpu_ledger.in_words(job_id)
         thread.join()
+    return said
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"used": null}', b'{"used": 1, "left": 2}'])
+def test_a_hub_that_answers_nothing_useful_is_as_no_hub(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert served(answer, monkeypatch) == ""
     # it is not asked again soon; nor does one that is gone break anything
     assert gpu_ledger.in_words() == gpu_ledger.why("1") == ""
     monkeypatch.setattr(gpu_ledger, "_not_before", 0.0)
     assert gpu_ledger.in_words() == ""
+
+
+def test_a_cell_that_waits_says_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = b'{"used": 1, "left": 2, "notices": [], "places": {"x": 3}}'
+    used = "1 GPU-seconds used today, 2 left"
+    assert served(answer, monkeypatch, "x") == f"place 3 of those that wait; {used}"
+    assert served(answer, monkeypatch, "y") == served(answer, monkeypatch) == used
 
 
 def test_the_course_s_preset_holds_for_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

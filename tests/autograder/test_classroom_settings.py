@@ -22,6 +22,11 @@ from autograder.classroom.logins.first_use import forget, give_passwords, have_p
 from autograder.sandbox.bwrap import bwrap
 from labkit.commands import CommandError
 
+POD_SERVERS = (
+    '[servers]\nkind = "kubernetes"\n[servers.kubernetes]\nimage = "x"\nhub_address = "http://x:1"\n'
+    'classroom_claim = "c"\n'
+)
+GPU_PODS = '[gpus]\ncluster = "kubernetes"\nkubernetes.image = "x"\n'
 WRONG = {
     'adress = "http://127.0.0.1:8000"': "hub.adress: there is no such entry; known here: address, certificate",
     'address = "127.0.0.1:8000"': "hub.address: '127.0.0.1:8000' is not an address such as http://127.0.0.1:8000",
@@ -63,13 +68,18 @@ WRONG = {
     'folder = "x"\n[servers.docker]\nimage = "x"\ncpus = 0': "servers.docker.cpus: 0 should be greater than 0",
     'folder = "x"\n[servers.docker]\nimage = "x"\nhub_address = "https://hub:8081"': "hub's API by http://, inside",
     'folder = "x"\n[servers.kubernetes]\nclassroom_path = "/x"': "classroom_path: '/x' is not a path below",
-    'folder = "x"\n[gpus]': "servers of kind slurm use. A sandbox has neither network nor devices",
+    'folder = "x"\n[gpus]': "servers of kind slurm or kubernetes use. A sandbox has neither network nor devices",
     '[servers]\nkind = "docker"\ndocker = { image = "x", hub_address = "http://x:1" }\n[gpus]': (
         "A container is no user of a cluster"
     ),
-    '[servers]\nkind = "kubernetes"\nkubernetes = { image = "x", hub_address = "http://x:1", classroom_claim = "c" }\n'
-    "[gpus]": "with service_account of [servers.kubernetes], cells borrow GPUs by `%cluster kubernetes`",
-    'folder = "x"\n[gpus]\ncluster = "kubernetes"': "gpus.cluster: 'kubernetes': the ledger counts jobs of \"slurm\"",
+    f"{POD_SERVERS}[gpus]": 'cells of servers on kubernetes borrow GPUs there: write cluster = "kubernetes"',
+    f'{POD_SERVERS}[gpus]\ncluster = "kubernetes"': "the table [gpus.kubernetes] is missing",
+    f'{GPU_PODS}kubernetes.hub_address = "http://x:2"\n{POD_SERVERS}service_account = "x"': "with [gpus] leave it out",
+    f'{POD_SERVERS}{GPU_PODS}kubernetes.hub_address = "http://x:1"': "a port of its own",
+    f'{POD_SERVERS}{GPU_PODS}kubernetes.hub_address = "http://x:8000"': "a port of its own",
+    f'{POD_SERVERS}{GPU_PODS}kubernetes.hub_address = "https://x:2"': "cells reach the hub by http://",
+    f'{POD_SERVERS}{GPU_PODS}kubernetes.namespace = "Lab"': "'Lab' is not the name of a namespace",
+    'folder = "x"\n[gpus]\ncluster = "local"': "gpus.cluster: \"local\" should be 'slurm' or 'kubernetes'",
     '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\nslurm = { exchange = "/x" }\n[gpus]\nnnodes = 4\n'
     "gpus_per_node = 2\nmost_ranks = 4": "`%cluster slurm` alone would ask for more ranks",
     'folder = "x"\n[grading]\ncounts = "first"': "grading.counts: \"first\" should be 'last' or 'best'",

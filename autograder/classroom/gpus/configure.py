@@ -9,9 +9,13 @@ from typing import Any
 
 from autograder.classroom import addresses, configured
 from autograder.classroom.configured import Classroom
-from autograder.classroom.site import GPU_SERVICE, Gpus, Slurm
+from autograder.classroom.site import GPU_SERVICE, Gpus, Site
 from labkit.clusters.gpu_ledger import ADDRESS
 from labkit.clusters.kinds import PRESETS
+from labkit.clusters.kubernetes.api import HUB
+
+_PASSED_ON = ("SLURM_CONF", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+"""Variables by which the service finds the cluster."""
 
 
 def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
@@ -20,7 +24,7 @@ def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
     Roles, scopes of tokens and spawner are set.
     """
     command = [sys.executable, "-P", "-m", "autograder.classroom.gpus.service"]
-    passed_on = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     c.JupyterHub.services.append(
         {
             "name": GPU_SERVICE,
@@ -33,17 +37,28 @@ def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
     access = f"access:services!service={GPU_SERVICE}"
     next(role for role in c.JupyterHub.load_roles if role["name"] == "user")["scopes"].append(access)
     c.Spawner.server_token_scopes.append(access)
-    slurm = classroom.site.servers.slurm
-    assert slurm is not None, "site.load has checked it"
-    c.SlurmSpawner.environment.update(environment(classroom, gpus, slurm))
+    found = environment(classroom.site, gpus)
+    if gpus.cluster == "slurm":
+        c.SlurmSpawner.environment.update(found)
+    else:  # KubeSpawner takes values for templates
+        escaped = {name: text.replace("{", "{{").replace("}", "}}") for name, text in found.items()}
+        c.Spawner.environment.update(escaped)
 
 
-def environment(classroom: Classroom, gpus: Gpus, slurm: Slurm) -> dict[str, str]:
+def environment(site: Site, gpus: Gpus) -> dict[str, str]:
     """Return the variables of learners' servers."""
-    preset = {"nnodes": gpus.nnodes, "gpus_per_node": gpus.gpus_per_node, "time": str(gpus.longest_minutes)}
-    if gpus.partition:
-        preset["partition"] = gpus.partition
-    site = classroom.site
-    # with names of their own, services are reached by these alone
-    hub = "" if site.hub.subdomain_host else slurm.hub_address or site.hub.address
-    return {PRESETS: json.dumps({gpus.cluster: preset}), ADDRESS: f"{hub}{addresses.service(site, GPU_SERVICE)}/mine"}
+    preset: dict[str, Any] = {"nnodes": gpus.nnodes, "gpus_per_node": gpus.gpus_per_node}
+    if gpus.kubernetes is not None:
+        pods = gpus.kubernetes
+        preset |= {"timeout": 60 * gpus.longest_minutes, "objects": "job"}
+        preset |= {"image": pods.image, "namespace": pods.namespace, "cpus": pods.cpus, "memory": pods.memory}
+        found = {ADDRESS: f"{pods.hub_address}/mine", HUB: f"{pods.hub_address}/kubernetes"}
+    else:
+        slurm = site.servers.slurm
+        assert slurm is not None, "site.load has checked it"
+        preset["time"] = str(gpus.longest_minutes)
+        preset |= {"partition": gpus.partition} if gpus.partition else {}
+        # with names of their own, services are reached by these alone
+        hub = "" if site.hub.subdomain_host else slurm.hub_address or site.hub.address
+        found = {ADDRESS: f"{hub}{addresses.service(site, GPU_SERVICE)}/mine"}
+    return {PRESETS: json.dumps({gpus.cluster: preset}), **found}

@@ -1,4 +1,4 @@
-"""The ledger: which user had how many GPUs from when to when, as Slurm says.
+"""The ledger: which user had how many GPUs from when to when, as the scheduler says.
 
 Nothing is added up in the file. A look at the jobs writes for each job its interval so far, so looking twice, or again
 after a restart, counts nothing twice.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autograder.classroom.gpus.slurm_jobs import Job
+from autograder.classroom.gpus.jobs import Job
 
 DAY_SECONDS = 86_400
 _SCHEMA = """
@@ -68,7 +68,7 @@ class Ledger:
     def record(self, jobs: Iterable[Job], gpus: Mapping[tuple[str, int], int], now: float) -> None:
         """Write the intervals of all jobs that have or had nodes.
 
-        gpus: of these jobs, by job and start. A job that Slurm has forgotten since the last look ends
+        gpus: of these jobs, by job and start. A job that the scheduler has forgotten since the last look ends
         where it was seen last.
         """
         with closing(self._open()) as database, database:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autograder.classroom.gpus.slurm_jobs import Job
+from autograder.classroom.gpus.jobs import Job
 from autograder.classroom.site import Gpus
 
 
@@ -19,6 +19,16 @@ class Action:
     """The new time limit; 0: it is cancelled."""
     text: str
     """Why, for the learner."""
+
+
+def too_many(ranks: int, limits: Gpus) -> str:
+    """Return what a learner is told about a job that is too large."""
+    return f"it has {ranks} ranks, and the course allows {limits.most_ranks}"
+
+
+def used_up(limits: Gpus) -> str:
+    """Return what a learner is told who has nothing left."""
+    return f"today's {limits.seconds_per_day} GPU-seconds are used; there are new ones at 00:00 UTC"
 
 
 def actions(
@@ -46,15 +56,12 @@ def _about(job: Job, gpus: int, together: int, left: int, limits: Gpus, now: flo
     """gpus, together: GPUs of the job, and of all jobs of the learner's. left: GPU-seconds of today."""
     ranks = max(job.tasks, job.asked_gpus, gpus)
     if ranks > limits.most_ranks:
-        return Action(
-            job, 0, f"job {job.id} was cancelled: it has {ranks} ranks, and the course allows {limits.most_ranks}"
-        )
+        return Action(job, 0, f"job {job.id} was cancelled: {too_many(ranks, limits)}")
     if left <= 0:
         return Action(
             job,
             0,
-            f"job {job.id} was cancelled: today's {limits.seconds_per_day} GPU-seconds are used; "
-            "there are new ones at 00:00 UTC",
+            f"job {job.id} was cancelled: {used_up(limits)}",
         )
     minutes, why = limits.longest_minutes, "the course allows no longer job"
     if job.holds:

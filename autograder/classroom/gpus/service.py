@@ -3,56 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from typing import Any
 from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuthCallbackHandler
-from tornado import ioloop, web
+from tornado import web
 
 from autograder.classroom import configured
+from autograder.classroom.gpus import slurm_jobs
+from autograder.classroom.gpus.gpu_page import ForCells, GpuPage
+from autograder.classroom.gpus.jobs import Scheduler, SchedulerFailed
+from autograder.classroom.gpus.kubernetes.cluster import Cluster
+from autograder.classroom.gpus.kubernetes.pod_jobs import PodJobs
+from autograder.classroom.gpus.kubernetes.runs import Runs
 from autograder.classroom.gpus.ledger import Ledger, day_name
-from autograder.classroom.gpus.slurm_jobs import SlurmFailed
 from autograder.classroom.gpus.watch import Watch
-from autograder.classroom.pages.page import PREFIX, Elsewhere, Page
-from autograder.classroom.pages.rendering import HEADERS
+from autograder.classroom.pages.page import PREFIX, Elsewhere
+from autograder.classroom.site import GpuPods, port_of
+from labkit.clusters.kubernetes.manifest import SECRET_LIMIT_BYTES
 
 LOOK_SECONDS = 5.0
 """Time between looks, by which a job may overrun what is left."""
 
 
-class GpuPage(Page):
-    """A page about GPUs."""
+class Mine(ForCells):
+    """The account of whoever asks: JSON."""
 
-    @property
-    def watch(self) -> Watch:
-        watch: Watch = self.settings["watch"]
-        return watch
-
-    def set_default_headers(self) -> None:
-        """Forbid scripts and frames; forms go here alone."""
-        for name, value in HEADERS.items():
-            self.set_header(name, value.replace("form-action 'none'", "form-action 'self'"))
-
-    def account(self, user: str, now: float) -> dict[str, Any]:
-        """Return what a user has used today, what is left, and why jobs were ended."""
-        used, limits = self.watch.ledger.used(now).get(user, 0), self.watch.limits
-        return {
-            "used": used,
-            "left": max(0, limits.seconds_per_day - used),
-            "seconds_per_day": limits.seconds_per_day,
-            "longest_minutes": limits.longest_minutes,
-            "most_ranks": limits.most_ranks,
-            "notices": [{"job": one.job, "text": one.text} for one in self.watch.ledger.notices(user, now)],
-        }
-
-
-class Mine(GpuPage):
-    """The account of whoever asks, for cells: JSON."""
-
-    @web.authenticated
     def get(self) -> None:
         self.finish(self.account(self.user, time.time()))
 
@@ -81,14 +60,14 @@ class Stop(GpuPage):
     """Ends a job, for instructors."""
 
     @web.authenticated
-    def post(self) -> None:
+    async def post(self) -> None:
         if not self.is_instructor:
-            raise web.HTTPError(403, "Only instructors stop jobs here; scancel stops your own.")
+            raise web.HTTPError(403, "Only instructors stop jobs here; interrupt your cell, or use scancel.")
         try:
-            if not self.watch.stop(self.get_body_argument("job"), self.user):
+            if not await asyncio.to_thread(self.watch.stop, self.get_body_argument("job"), self.user):
                 raise web.HTTPError(404, "No job of the course with a GPU has this number; it may have ended.")
-        except SlurmFailed as problem:
-            raise web.HTTPError(502, f"Slurm has refused that: {problem}") from None
+        except SchedulerFailed as problem:
+            raise web.HTTPError(502, f"That was refused: {problem}") from None
         self.redirect(os.environ[PREFIX])
 
 
@@ -104,7 +83,7 @@ async def keep_looking(watch: Watch) -> None:
 
 
 def application(classroom: configured.Classroom, watch: Watch) -> web.Application:
-    """Return the service's web application."""
+    """Return the service's web application behind the hub's proxy."""
     prefix, given = os.environ[PREFIX], {"classroom": classroom}
     return web.Application(
         [
@@ -121,18 +100,38 @@ def application(classroom: configured.Classroom, watch: Watch) -> web.Applicatio
     )
 
 
-def main() -> None:
+def open_to_pods(classroom: configured.Classroom, watch: Watch, cluster: Cluster, pods: GpuPods) -> None:
+    """Answer cells in pods, which need not reach the hub's proxy for it, at a port of their own."""
+    from autograder.classroom.gpus.kubernetes.front import Front  # its packages are those of servers on Kubernetes
+
+    given, runs = {"classroom": classroom}, Runs(classroom.folders.gpu_ledger)
+    handlers = [("/mine", Mine, given), ("/kubernetes/(.*)", Front, given)]
+    for_cells = web.Application(handlers, watch=watch, cluster=cluster, runs=runs, pods=pods)
+    for_cells.listen(port_of(pods.hub_address), max_body_size=2 * SECRET_LIMIT_BYTES)
+
+
+async def serve() -> None:
     """Answer and look until the hub ends."""
-    logging.basicConfig(level=logging.WARNING, format="[%(levelname).1s %(asctime)s gpus] %(message)s")
     classroom = configured.from_environment()
     site, address = classroom.site, urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     assert site.gpus is not None, "the hub starts this service only then"
     ledger = Ledger(classroom.folders.gpu_ledger)
-    watch = Watch(ledger, site.gpus, classroom.learners, site.course.instructors)
-    application(classroom, watch).listen(int(address.port or 80), str(address.hostname), xheaders=True)
-    loop = ioloop.IOLoop.current()
-    loop.add_callback(keep_looking, watch)
-    loop.start()
+    async with contextlib.AsyncExitStack() as opened:
+        scheduler: Scheduler = slurm_jobs
+        if pods := site.gpus.kubernetes:
+            cluster = await opened.enter_async_context(Cluster.connected(pods.namespace))
+            scheduler = PodJobs(cluster)
+        watch = Watch(scheduler, ledger, site.gpus, classroom.learners, site.course.instructors)
+        if pods:
+            open_to_pods(classroom, watch, cluster, pods)
+        application(classroom, watch).listen(int(address.port or 80), str(address.hostname), xheaders=True)
+        await keep_looking(watch)
+
+
+def main() -> None:
+    """Run the service."""
+    logging.basicConfig(level=logging.WARNING, format="[%(levelname).1s %(asctime)s gpus] %(message)s")
+    asyncio.run(serve())
 
 
 if __name__ == "__main__":

@@ -6,53 +6,19 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+
+from autograder.classroom.gpus.jobs import Job, SchedulerFailed
 
 _FIELDS = ("JobID", "UserName", "State", "StartTime", "EndTime", "TimeLimit", "NumTasks", "NumNodes")
 _REQUESTS = ("tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
 _FORMAT = ",".join(f"{field}:|" for field in [*_FIELDS, *_REQUESTS])
-_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD")
-_HOLDING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 _LIMIT_SECONDS = 30.0
 _GPUS = re.compile(r"\bgpu(?::[^,:()]+)?:(\d+)")
 
 
-class SlurmFailed(Exception):
+class SlurmFailed(SchedulerFailed):
     """A command of Slurm's has failed. The message is Slurm's."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One job. Times are Unix seconds."""
-
-    id: str
-    user: str
-    state: str
-    """Slurm's name: `PENDING`, `RUNNING`, `CANCELLED`, ..."""
-    start: int
-    """0: it has not started. For a job that waits, when it may start."""
-    end: int
-    """When it ended, or when its time limit ends."""
-    limit_seconds: float
-    """Infinite if it has none."""
-    tasks: int
-    asked_gpus: int
-    """At least so many, by its options."""
-
-    @property
-    def waits(self) -> bool:
-        return self.state in _WAITING
-
-    @property
-    def holds(self) -> bool:
-        """Whether it has nodes now."""
-        return self.state in _HOLDING
-
-    @property
-    def has_run(self) -> bool:
-        """Whether it holds nodes, or held some and has ended."""
-        return self.start > 0 and not self.waits
 
 
 def parse(lines: Iterable[str]) -> list[Job]:
@@ -66,7 +32,7 @@ def parse(lines: Iterable[str]) -> list[Job]:
     return jobs
 
 
-def jobs_of(users: Iterable[str]) -> list[Job]:
+def jobs_of(users: Collection[str]) -> list[Job]:
     """Return all jobs of these users, also those that have just ended. Raises `SlurmFailed`."""
     command = ("squeue", "--noheader", "--all", "--array", "--states=all", f"--Format={_FORMAT}")
     return [job for job in parse(_ask(*command).splitlines()) if job.user in users]

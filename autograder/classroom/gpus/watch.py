@@ -1,15 +1,16 @@
-"""Looks at Slurm: writes the ledger, and applies the rules."""
+"""Looks at the jobs: writes the ledger, and applies the rules."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from autograder.classroom.gpus import rules, slurm_jobs
+from autograder.classroom.gpus import rules
+from autograder.classroom.gpus.jobs import Job, Scheduler, SchedulerFailed
 from autograder.classroom.gpus.ledger import Ledger
-from autograder.classroom.gpus.slurm_jobs import Job, SlurmFailed
 from autograder.classroom.site import Gpus
 
 _log = logging.getLogger("gpus")
@@ -17,8 +18,9 @@ _log = logging.getLogger("gpus")
 
 @dataclass
 class Watch:
-    """What the last look has seen."""
+    """What the last look has seen. Threads may share it."""
 
+    scheduler: Scheduler
     ledger: Ledger
     limits: Gpus
     learners: Collection[str]
@@ -29,12 +31,16 @@ class Watch:
     """Jobs with GPUs that wait or hold nodes, with their number of GPUs."""
     problem: str = ""
     """Why the last look has failed; empty if it has not."""
+    _looks: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self) -> None:
         """Look once. A look that fails changes nothing, and the next one makes up for it."""
-        now = time.time()
+        with self._looks:
+            self._look(time.time())
+
+    def _look(self, now: float) -> None:
         try:
-            jobs = slurm_jobs.jobs_of({*self.learners, *self.others})
+            jobs = self.scheduler.jobs_of({*self.learners, *self.others})
             gpus = self.ledger.known_gpus(now)
             for job in jobs:
                 if job.has_run and (job.id, job.start) not in gpus:
@@ -44,9 +50,9 @@ class Watch:
             limited = [job for job in jobs if job.user in self.learners]
             problems = [self._do(action, now) for action in rules.actions(limited, gpus, used, self.limits, now)]
             self.problem = next(filter(None, problems), "")
-        except SlurmFailed as problem:
+        except SchedulerFailed as problem:
             if self.problem != str(problem):
-                _log.error("Slurm does not answer as needed: %s", problem)
+                _log.error("what runs jobs does not answer as needed: %s", problem)
             self.problem = str(problem)
             return
         found = [
@@ -56,13 +62,12 @@ class Watch:
         ]
         self.jobs = [(job, count) for job, count in found if count]
 
-    @staticmethod
-    def _gpus_of(job: Job) -> int:
+    def _gpus_of(self, job: Job) -> int:
         if not job.holds:  # it has ended between two looks
             return job.asked_gpus
         try:
-            return max(slurm_jobs.allocated_gpus(job.id), job.asked_gpus)
-        except SlurmFailed:  # the next look will see whether it has ended
+            return max(self.scheduler.allocated_gpus(job.id), job.asked_gpus)
+        except SchedulerFailed:  # the next look will see whether it has ended
             return job.asked_gpus
 
     def _do(self, action: rules.Action, now: float) -> str:
@@ -73,20 +78,20 @@ class Watch:
         self.ledger.notify(action.job.id, action.job.user, action.text, now)
         try:
             if action.minutes:
-                slurm_jobs.shorten(action.job.id, action.minutes)
+                self.scheduler.shorten(action.job.id, action.minutes)
             else:
-                slurm_jobs.cancel(action.job.id)
-        except SlurmFailed as problem:
+                self.scheduler.cancel(action.job.id)
+        except SchedulerFailed as problem:
             _log.error("job %s could not be changed: %s", action.job.id, problem)
             return str(problem)
         return ""
 
     def stop(self, id: str, instructor: str) -> bool:
-        """Cancel a job of the course's, by an instructor. Returns False if there is none. Raises `SlurmFailed`."""
+        """Cancel a job of the course's, by an instructor. Returns False if there is none. Raises `SchedulerFailed`."""
         job = next((job for job, _ in self.jobs if job.id == id), None)
         if job is None:
             return False
         text = f"job {job.id} was cancelled by {instructor}, an instructor"
         self.ledger.notify(job.id, job.user, text, time.time())
-        slurm_jobs.cancel(job.id)
+        self.scheduler.cancel(job.id)
         return True

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from autograder.classroom.folders import Folders, give
+from autograder.classroom.kubernetes_api import forbidden, problems
 from autograder.classroom.limits.memory import scratch_bytes
 from autograder.classroom.site import Kubernetes, Site
 from autograder.classroom.spawners import containers
@@ -95,60 +96,34 @@ def prepare(folders: Folders, spawner: Any) -> None:
 
 def missing(site: Site) -> list[str]:
     """Return what of the package, the cluster and the claim is missing."""
-    problems = list(containers.package("kubespawner", "jupyterhub-kubespawner", "kubernetes"))
-    return problems or list(_of_cluster(_table(site)))
+    packages = list(containers.package("kubespawner", "jupyterhub-kubespawner", "kubernetes"))
+    return packages or list(_of_cluster(_table(site)))
 
 
 def _of_cluster(kubernetes: Kubernetes) -> Iterator[str]:
-    import asyncio
+    async def ask(api: Any) -> str:
+        from kubernetes_asyncio import client
 
-    from kubernetes_asyncio import client, config
-
-    async def may(api: Any, verb: str, plural: str) -> bool:
-        about = client.V1ResourceAttributes(namespace=kubernetes.namespace, verb=verb, resource=plural)
-        review = client.V1SelfSubjectAccessReview(spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=about))
-        answer = await client.AuthorizationV1Api(api).create_self_subject_access_review(review, _request_timeout=20)
-        return bool(answer.status.allowed)
-
-    async def ask() -> str:
+        if missing := await forbidden(api, kubernetes.namespace, RIGHTS):
+            return (
+                f"the hub may not do this in the namespace {kubernetes.namespace} of Kubernetes: "
+                f"{', '.join(missing)}; the role of cluster/jupyterhub/kubernetes/permissions.yaml allows it"
+            )
+        core = client.CoreV1Api(api)
         try:
-            config.load_incluster_config()
-        except config.ConfigException:
-            await config.load_kube_config()
-        async with client.ApiClient() as api:
-            core = client.CoreV1Api(api)
-            try:
-                forbidden = [
-                    f"{verb} {plural}"
-                    for plural, verbs in RIGHTS.items()
-                    for verb in verbs
-                    if not await may(api, verb, plural)
-                ]
-                if forbidden:
-                    return (
-                        f"the hub may not do this in the namespace {kubernetes.namespace} of Kubernetes: "
-                        f"{', '.join(forbidden)}; the role of cluster/jupyterhub/kubernetes/permissions.yaml allows it"
-                    )
-                await core.read_namespaced_persistent_volume_claim(
-                    kubernetes.classroom_claim, kubernetes.namespace, _request_timeout=20
-                )
-            except client.ApiException as problem:
-                if problem.status == 404:
-                    return (
-                        f"there is no claim {kubernetes.classroom_claim} in the namespace {kubernetes.namespace}: make "
-                        "one that several nodes can write to, with the classroom's folder"
-                    )
-                return f"Kubernetes does not answer the hub as it should: HTTP {problem.status}, {problem.reason}"
+            await core.read_namespaced_persistent_volume_claim(
+                kubernetes.classroom_claim, kubernetes.namespace, _request_timeout=20
+            )
+        except client.ApiException as problem:
+            if problem.status != 404:
+                raise
+            return (
+                f"there is no claim {kubernetes.classroom_claim} in the namespace {kubernetes.namespace}: make "
+                "one that several nodes can write to, with the classroom's folder"
+            )
         return ""
 
-    try:
-        problem = asyncio.run(ask())
-    except config.ConfigException as error:
-        problem = f"no Kubernetes is configured here: {error}"
-    except (OSError, TimeoutError) as error:
-        problem = f"the API of Kubernetes does not answer: {error}"
-    if problem:
-        yield problem
+    yield from problems(ask)
 
 
 def _table(site: Site) -> Kubernetes:

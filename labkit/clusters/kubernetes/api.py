@@ -18,6 +18,10 @@ from urllib.parse import quote, urlencode
 from labkit.clusters.job import InvalidJob
 from labkit.transport import lines
 
+HUB = "LABKIT_KUBERNETES_API"
+"""Environment variable: the address under which a course's hub passes requests on to the cluster's API. The hub knows
+the learner by the server's token."""
+_HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
 _CONNECTIONS = 256
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -43,7 +47,8 @@ class ApiUnreachable(KubernetesError):
 class Api:
     """One cluster, as one user, in one namespace. Threads may share it.
 
-    context: of the kubeconfig; None: its current one, or, without a kubeconfig in a pod, that pod's own cluster.
+    context: of the kubeconfig; None: the cluster behind the course's hub, else its current one, or, without a
+        kubeconfig in a pod, that pod's own cluster.
     Raises `KubernetesError` if the package is missing or no cluster is configured.
     """
 
@@ -184,6 +189,10 @@ def _configure(context: str | None) -> tuple[Any, str]:
         ) from None
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"
     configuration = client.Configuration()
+    if context is None and (hub := os.environ.get(HUB)):
+        configuration.host = hub
+        configuration.api_key["authorization"] = f"bearer {os.environ.get(_HUB_TOKEN, '')}"
+        return configuration, ""
     if any(Path(name).expanduser().is_file() for name in files.split(os.pathsep) if name):
         try:
             contexts, chosen = config.list_kube_config_contexts(files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from labkit.clusters.kind import ClusterKind, Option
+from labkit.clusters.kinds import preset
 from labkit.clusters.kubernetes.api import Api, KubernetesError
 from labkit.clusters.kubernetes.cluster import KubernetesCluster, kubernetes
 from labkit.clusters.options import BACKEND, GPUS_PER_NODE, NNODES, NPROC_PER_NODE, duration
@@ -11,7 +12,7 @@ from labkit.finding import Finding, State
 
 def _examine() -> Finding:
     try:
-        api = Api()
+        api = Api(namespace=preset("kubernetes").get("namespace"))
         version = api.get("/version")["gitVersion"]
     except KubernetesError as error:
         return Finding(State.MISSING, str(error), "not needed on a laptop")

@@ -35,13 +35,13 @@ SHARED_MEMORY_MOUNT: Object = {"name": "shared-memory", "mountPath": "/dev/shm"}
 
 WAIT_LIMIT_SECONDS = 24 * 3600
 """Maximum time that a Job may wait for its nodes, in addition to the time that its ranks may run."""
-_PULL_SECONDS = 1800
+PULL_SECONDS = 1800
 """Time for the image: a pod's time begins before it has been pulled."""
 _KEPT_AFTER_END_SECONDS = 300
 _GRACE_SECONDS = 5
 
 RUN_LABEL = "labkit/run"
-_SESSION_LABEL = "labkit/session"
+SESSION_LABEL = "labkit/session"
 _MANAGER_LABEL = "app.kubernetes.io/managed-by"
 
 
@@ -73,7 +73,7 @@ class Names:
 
     @property
     def labels(self) -> dict[str, str]:
-        session = {_SESSION_LABEL: self.session} if self.session else {}
+        session = {SESSION_LABEL: self.session} if self.session else {}
         return {_MANAGER_LABEL: "labkit", RUN_LABEL: self.run, **session}
 
     @property
@@ -84,7 +84,7 @@ class Names:
 
 def job(names: Names, shape: Shape, timeout: float, silence: float) -> Object:
     """The Job. timeout: seconds that ranks may run; silence: seconds that its pods outlive a silent notebook."""
-    pod_seconds = round(timeout) + _PULL_SECONDS
+    pod_seconds = round(timeout) + PULL_SECONDS
     template = pods(names.labels, names.run, shape, command(silence), volumes(names), volume_mounts())
     limits = {"activeDeadlineSeconds": pod_seconds, "terminationGracePeriodSeconds": _GRACE_SECONDS}
     template["spec"] = {**limits, **template["spec"]}

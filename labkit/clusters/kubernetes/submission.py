@@ -6,8 +6,10 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 
+from labkit.clusters import gpu_ledger
 from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.kubernetes import manifest, pods
@@ -91,7 +93,7 @@ class Submission:
         # later events are for `nodes`, which reads them in this thread
         threading.Thread(target=self._pump, args=(tell, over), name="labkit-kubernetes", daemon=True).start()
         try:
-            return self._nodes.run(self._plan, on_output, on_state)
+            return self._explained(self._nodes.run(self._plan, on_output, on_state))
         except NodesLost as error:
             raise KubernetesError(str(error)) from None
         except lines.LineError as error:
@@ -102,6 +104,15 @@ class Submission:
         finally:
             over.set()
             self._follower.happenings.put(ApiTrouble(""))
+
+    def _explained(self, run: Run) -> Run:
+        """Return the run; if pods were ended from outside, as a course's hub does, with the reason."""
+        if run.ok or run.stopped or any(one.exit or (one.error and not one.error.consequence) for one in run.ranks):
+            return run
+        return replace(run, stopped=self._why_ended(self._pods[min(self._pods)]))
+
+    def _why_ended(self, pod: Object) -> str:
+        return gpu_ledger.why(self._name) or pods.how_it_ended(pod)
 
     def _pump(self, tell: OnState, over: threading.Event) -> None:
         assert self._follower
@@ -155,13 +166,15 @@ class Submission:
             tell(State("queued" if waiting else "starting", self._summary()))
 
     def _summary(self) -> str:
-        return pods.summary(self._pods.values(), self._plan.nnodes)
+        text = pods.summary(self._pods.values(), self._plan.nnodes)
+        gpus = gpu_ledger.in_words(self._name)
+        return f"{text}; {gpus}" if gpus else text
 
     def _end(self, node: int, begun: bool) -> None:
         """End of a node's log: no more lines will come from it."""
         pod = self._pods[node]
         words = "\n".join(self._last_words.get(node, ()))
-        how = pods.how_it_ended(pod) + (f"; the last that it printed:\n{words}" if words else "")
+        how = self._why_ended(pod) + (f"; the last that it printed:\n{words}" if words else "")
         if node not in self._heard:
             if "No module named" in words:
                 how += "\nIs this labkit, with torch, in the image? docs/kubernetes.md says how to make one"

@@ -219,12 +219,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _selector(query: dict[str, str]) -> Callable[[Object], bool]:
-    labels = [part.split("=") for part in query.get("labelSelector", "").split(",") if part]
+    labels = [part.partition("=") for part in query.get("labelSelector", "").split(",") if part]
     fields = [part.split("=") for part in query.get("fieldSelector", "").split(",") if part]
 
     def chosen(thing: Object) -> bool:
         own = thing["metadata"].get("labels") or {}
-        return all(own.get(name) == value for name, value in labels) and all(
+        return all(name in own and (not is_equal or own[name] == value) for name, is_equal, value in labels) and all(
             str(_field(thing, name)) == value for name, value in fields
         )
 

@@ -276,12 +276,13 @@ class _Pod:
     def _terminated(self, code: int) -> None:
         message = (self._folder / "termination-log").read_text()
         reason = self._reason or ("Completed" if code == 0 else "Error")
-        ended = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
+        ended = {"exitCode": code, "reason": reason, "finishedAt": now(), **({"message": message} if message else {})}
         self._status("Succeeded" if code == 0 else "Failed", terminated=ended)
 
     def _status(self, phase: str = "Pending", podIP: str = "", **state: Object) -> None:  # Kubernetes' name
         def settle(stored: Object) -> None:
             stored["status"]["phase"] = phase
+            stored["status"].setdefault("startTime", now())
             if podIP:
                 stored["status"]["podIP"] = podIP
             stored["status"]["containerStatuses"] = [

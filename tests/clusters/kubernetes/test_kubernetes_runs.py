@@ -116,6 +116,19 @@ def test_a_pod_without_memory_is_told_with_its_ranks(standin: StandInCluster) ->
     assert _becomes(lambda: standin.names() == [])
 
 
+def test_a_run_whose_job_is_deleted_is_told_so(standin: StandInCluster) -> None:
+    heard = list[str]()
+
+    def delete() -> None:
+        (job,) = standin.store.list("jobs")
+        standin.store.delete("jobs", "lab", job["metadata"]["name"])
+
+    _when(lambda: "here" in "".join(heard), delete)
+    run = kubernetes(nnodes=1, image="lab:1").run(Job(source=_WAITING), lambda rank, stream, text: heard.append(text))
+    # deleted, or killed after the grace period if this machine is slow
+    assert "pod labkit-" in run.stopped
+
+
 def test_a_cell_runs_as_a_train_job_where_the_cluster_has_kubeflow_trainer(standin: StandInCluster) -> None:
     standin.api.trainer = "runtimePatches"
     created = list[str]()

@@ -208,7 +208,7 @@ def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmR
     wide = submit("--ntasks=3", "--gpus-per-node=1", "--nodes=1")
     greedy = submit("--ntasks=2", "--gpus-per-node=2", "--nodes=2")
     cores = submit("--ntasks=3", "--time=20")
-    watch = Watch(Ledger(path), limits, [USER, "grace"])
+    watch = Watch(slurm_jobs, Ledger(path), limits, [USER, "grace"])
 
     def state(job: str) -> str:
         return rig.ask("squeue", "--noheader", "--states=all", "--format=%T %l", f"--jobs={job}")
@@ -226,7 +226,7 @@ def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmR
     texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time())}
     assert "3 ranks" in texts[wide] and "4 ranks" in texts[greedy] and "lowered to 5 minutes" in texts[good]
     # a hub that was restarted, with less for everybody
-    watch = Watch(Ledger(path), limits.model_copy(update={"seconds_per_day": 1}), [USER, "grace"])
+    watch = Watch(slurm_jobs, Ledger(path), limits.model_copy(update={"seconds_per_day": 1}), [USER, "grace"])
     wait_until(lambda: looked(good, "CANCELLED"), seconds=120)
     watch.look()
     texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time()) if "are used" in one.text}

@@ -1,0 +1,277 @@
+"""A narrow front of the cluster's API: what labkit's client asks for a run of its own, and nothing else.
+
+Who asks is known by the token of the learner's server, and a run's name belongs to who has made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from typing import Any, ClassVar
+
+from aiohttp import ClientError
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from autograder.classroom import configured
+from autograder.classroom.gpus import rules
+from autograder.classroom.gpus.gpu_page import ForCells
+from autograder.classroom.gpus.kubernetes import shapes
+from autograder.classroom.gpus.kubernetes.cluster import ANSWER_SECONDS, Cluster
+from autograder.classroom.gpus.kubernetes.runs import Runs
+from autograder.classroom.gpus.kubernetes.shapes import RUN, OtherShape
+from autograder.classroom.site import GpuPods
+from labkit.clusters.kubernetes.manifest import CONTAINER, WAIT_LIMIT_SECONDS
+
+_GROUPS = {"jobs": "apis/batch/v1", "secrets": "api/v1", "services": "api/v1"}
+"""What is made for a run, by kind."""
+_POLICIES = "apis/networking.k8s.io/v1"
+_REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_MOST_RUNS, _MOST_STREAMS = 16, 100
+"""Of one learner at a time: each run has three objects in the cluster's database, each stream is a connection."""
+_SPARE_SECONDS = 3600
+
+
+class Front(ForCells):
+    """Requests as to the cluster's API. Answers and errors are as there."""
+
+    _streams: ClassVar[Counter[str]] = Counter()
+    """Open ones, by user."""
+
+    def initialize(self, classroom: configured.Classroom) -> None:
+        """The application's settings have `cluster`, `runs`, and `pods`: what each run's are."""
+        super().initialize(classroom)
+        self._cluster: Cluster = self.settings["cluster"]
+        self._runs: Runs = self.settings["runs"]
+        self._pods: GpuPods = self.settings["pods"]
+        self._streaming: asyncio.Task[Any] | None = None
+
+    def on_connection_close(self) -> None:
+        """End a stream that nobody reads."""
+        if self._streaming is not None:
+            self._streaming.cancel()
+
+    async def get(self, path: str) -> None:
+        """Pods of a run, and changes of them; a pod's log; events of a run; the cluster's version."""
+        pods, events = (self._cluster.path("api/v1", plural)[1:] for plural in ("pods", "events"))
+        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        if path == "version":
+            await self._pass_on("/version")
+        elif path == pods:
+            run = self._own(rf"job-name=({RUN})", query.pop("labelSelector", ""))
+            kept = _only(query, watch="true", resourceVersion="[0-9]*", timeoutSeconds="[0-9]{1,5}")
+            kept["labelSelector"] = f"job-name={run},{shapes.USER_LABEL}={shapes.label(self.user)}"
+            await self._pass_on(f"/{path}", kept)
+        elif path.startswith(f"{pods}/"):
+            self._own(rf"{re.escape(pods)}/({RUN})-[0-9]+-[a-z0-9]+/log", path)
+            kept = _only(query, container=CONTAINER, follow="true", sinceSeconds="[0-9]{1,9}")
+            await self._pass_on(f"/{path}", {**kept, "container": CONTAINER})
+        elif path == events:
+            run = self._own(rf"involvedObject\.name=({RUN})", query.pop("fieldSelector", ""))
+            await self._pass_on(f"/{path}", {**_only(query), "fieldSelector": f"involvedObject.name={run}"})
+        else:
+            raise _nothing_else()
+
+    async def post(self, path: str) -> None:
+        """Make a part of a run. Its Secret comes first, and with it the run is the learner's."""
+        if path == _REVIEW:
+            return self._review()
+        plural = next((one for one, group in _GROUPS.items() if path == self._cluster.path(group, one)[1:]), "")
+        if not plural:
+            raise _nothing_else()
+        sent, user = self._body(), self.user
+        try:
+            if plural == "secrets":
+                made = shapes.secret(sent, user, self._pods)
+            elif plural == "services":
+                made = shapes.service(sent, user, self._pods)
+            else:
+                run = shapes.job(sent, user, self._pods, 60 * self.watch.limits.longest_minutes)
+                self._limit(run)
+                made = run.job
+        except OtherShape as problem:
+            raise _not_passed_on(problem) from None
+        name = made["metadata"]["name"]
+        if plural == "secrets":
+            await self._begin(name)
+        elif self._own(f"({RUN})", name) not in self._runs.left(user):
+            raise web.HTTPError(409, f"the run {name} has ended")
+        if plural == "jobs":
+            await self._keep_apart()
+        status, answer = await self._ask("POST", f"/{path}", made)
+        if plural == "secrets" and status >= 300:
+            self._runs.forget(name)
+        self._answer(status, answer)
+
+    async def patch(self, path: str) -> None:
+        """Change what a run's client changes."""
+        plural, name = self._object(path)
+        if plural == "jobs":
+            raise _nothing_else()
+        try:
+            change = shapes.patch(self._body(), name, secret=plural == "secrets")
+        except OtherShape as problem:
+            raise _not_passed_on(problem) from None
+        self._answer(*await self._ask("PATCH", f"/{path}", change))
+
+    async def delete(self, path: str) -> None:
+        """Delete a run, whichever part of it is named."""
+        _, name = self._object(path)
+        if name not in self._runs.left(self.user):
+            raise web.HTTPError(404, f"the run {name} has ended")
+        # a short run may begin and end between two looks
+        await asyncio.to_thread(self.watch.look)
+        await self._end(name)
+        self.finish({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
+
+    async def _begin(self, name: str) -> None:
+        """Take a name for a new run. What is left of old ones, whose notebooks cannot have deleted them, is deleted."""
+        now, user, runs = time.time(), self.user, self._runs
+        longest = WAIT_LIMIT_SECONDS + 60 * self.watch.limits.longest_minutes + _SPARE_SECONDS
+        for old, begun in runs.left(user).items():
+            if begun + longest < now:
+                await self._end(old)
+        if len(runs.left(user)) >= _MOST_RUNS:
+            raise web.HTTPError(403, f"you have {_MOST_RUNS} runs: interrupt some, or restart their kernels")
+        if not runs.begin(name, user, now):
+            raise web.HTTPError(409, f"the name {name} was used before")
+
+    async def _end(self, name: str) -> None:
+        """Delete a run's objects. Raises `web.HTTPError` if one cannot be deleted: the run is then still there."""
+        for plural, group in _GROUPS.items():
+            path = self._cluster.path(group, plural, name)
+            status, answer = await self._ask("DELETE", path, {"propagationPolicy": "Background"})
+            if status >= 300 and status != 404:
+                raise web.HTTPError(502, f"the run {name} could not be deleted: {_text(answer)}")
+        self._runs.end(name)
+
+    async def _keep_apart(self) -> None:
+        """Let a learner's ranks talk to each other and to nobody else's; the policy stays."""
+        path = self._cluster.path(_POLICIES, "networkpolicies")
+        status, answer = await self._ask("POST", path, shapes.policy(self.user, self._pods))
+        if status >= 300 and status != 409:
+            raise web.HTTPError(502, f"the NetworkPolicy of your ranks could not be made: {_text(answer)}")
+
+    def _limit(self, run: shapes.Run) -> None:
+        """Refuse what a learner has nothing left for. Instructors are only counted."""
+        watch, name = self.watch, run.job["metadata"]["name"]
+        if self.user not in watch.learners:
+            return
+        ranks = max(run.nnodes, run.gpus)
+        if ranks > watch.limits.most_ranks:
+            raise web.HTTPError(403, f"job {name} was not begun: {rules.too_many(ranks, watch.limits)}")
+        if run.gpus and watch.ledger.used(time.time()).get(self.user, 0) >= watch.limits.seconds_per_day:
+            raise web.HTTPError(403, f"job {name} was not begun: {rules.used_up(watch.limits)}")
+
+    def _review(self) -> None:
+        """Answer what a learner may do; `labkit doctor` asks."""
+        asked = self._body()
+        try:
+            attributes = asked["spec"]["resourceAttributes"]
+            allowed = attributes["verb"] == "create" and attributes["resource"] in _GROUPS
+        except (LookupError, TypeError):
+            raise web.HTTPError(400, "this is no SelfSubjectAccessReview") from None
+        self.set_status(201)
+        self.finish({"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}})
+
+    def _object(self, path: str) -> tuple[str, str]:
+        """Return kind and name of an own object. Raises `web.HTTPError`."""
+        for plural, group in _GROUPS.items():
+            if found := re.fullmatch(rf"{re.escape(self._cluster.path(group, plural)[1:])}/([^/]+)", path):
+                return plural, self._own(f"({RUN})", found[1])
+        raise _nothing_else()
+
+    def _own(self, pattern: str, text: str) -> str:
+        """Return the own run's name in `text`. What another has made looks as what nobody has made."""
+        found = re.fullmatch(pattern, text)
+        if found is None:
+            raise _nothing_else()
+        if not self._runs.is_of(self.user, found[1]):
+            raise web.HTTPError(404, f"you have no run {found[1]}")
+        return found[1]
+
+    def _body(self) -> Any:
+        try:
+            return json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise web.HTTPError(400, "the body is not JSON") from None
+
+    async def _ask(self, method: str, path: str, body: object) -> tuple[int, bytes]:
+        """Return status and answer of the cluster. Raises `web.HTTPError` if there is none."""
+        try:
+            async with await self._cluster.send(method, path, body=body) as response:
+                return response.status, await response.read()
+        except (ClientError, OSError, TimeoutError) as problem:
+            raise _no_answer(problem) from None
+
+    def _answer(self, status: int, answer: bytes) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(answer)
+
+    async def _pass_on(self, path: str, query: dict[str, str] | None = None) -> None:
+        """Answer with the cluster's answer, as it comes in."""
+        streams = bool(query and (query.get("watch") or query.get("follow")))
+        if streams and self._streams[self.user] >= _MOST_STREAMS:
+            raise web.HTTPError(429, f"you follow {_MOST_STREAMS} pods and logs: restart kernels that run no cell")
+        self._streaming = asyncio.current_task()
+        self._streams[self.user] += 1
+        try:
+            await self._stream(path, query, None if streams else ANSWER_SECONDS)
+        except StreamClosedError:  # nobody reads it any more
+            pass
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                raise
+        finally:
+            self._streaming = None
+            self._streams[self.user] -= 1
+
+    async def _stream(self, path: str, query: dict[str, str] | None, seconds: float | None) -> None:
+        begun = False
+        try:
+            async with await self._cluster.send("GET", path, query, seconds=seconds) as response:
+                self.set_status(response.status)
+                self.set_header("Content-Type", response.headers.get("Content-Type", "application/json"))
+                begun = True
+                await self.flush()  # a client waits for this before the first line of a log
+                async for data in response.content.iter_any():
+                    self.write(data)
+                    await self.flush()
+                await self.finish()
+        except (ClientError, OSError, TimeoutError) as problem:
+            if not begun:
+                raise _no_answer(problem) from None
+            # the client must see that a stream was cut
+            self.request.connection.stream.close()  # type: ignore[union-attr]
+
+    @property
+    def _is_closed(self) -> bool:
+        return bool(self.request.connection.stream.closed())  # type: ignore[union-attr]
+
+
+def _only(query: dict[str, str], **allowed: str) -> dict[str, str]:
+    """Return the query. Raises `web.HTTPError` for what is not in `allowed`, patterns by name."""
+    for name, value in query.items():
+        if name not in allowed or not re.fullmatch(allowed[name], value):
+            raise _nothing_else()
+    return query
+
+
+def _nothing_else() -> web.HTTPError:
+    return web.HTTPError(403, "the course's hub passes on what `%cluster kubernetes` asks for, and nothing else")
+
+
+def _not_passed_on(problem: OtherShape) -> web.HTTPError:
+    return web.HTTPError(422, f"the course's hub does not pass this on: {problem}")
+
+
+def _no_answer(problem: Exception) -> web.HTTPError:
+    return web.HTTPError(502, f"the cluster's API does not answer: {type(problem).__name__}")
+
+
+def _text(answer: bytes) -> str:
+    return answer.decode(errors="replace")[:500]

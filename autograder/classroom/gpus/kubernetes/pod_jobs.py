@@ -1,0 +1,113 @@
+"""The course's jobs on a Kubernetes cluster. Their labels are the hub's; no text that a learner chooses is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from autograder.classroom.gpus.jobs import Job
+from autograder.classroom.gpus.kubernetes.cluster import Cluster
+from autograder.classroom.gpus.kubernetes.shapes import GPU, USER_LABEL, user_of
+
+_JOB_NAME = "job-name"
+
+
+class PodJobs:
+    """A run is one job. Its pods hold all of its GPUs from when the first has a node until the last has ended."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._starts: dict[str, int] = {}
+        """When the pods of runs began: those of a run that was deleted vanish one by one, the first perhaps first."""
+
+    def jobs_of(self, users: Collection[str]) -> list[Job]:
+        """Return the runs of these users. Called from another thread than the loop's. Raises `SchedulerFailed`."""
+        pods: dict[str, list[Any]] = {}
+        # pods outlive a Job that was deleted, until they have ended. They are listed first: a run that ends in between
+        # is then seen with its pods, and one that begins in between by the next look
+        for pod in self._list("api/v1", "pods"):
+            pods.setdefault(pod["metadata"]["labels"].get(_JOB_NAME, ""), []).append(pod)
+        jobs = {job["metadata"]["name"]: job for job in self._list("apis/batch/v1", "jobs")}
+        found, starts = [], {}
+        for name in sorted({*pods, *jobs} - {""}, key=lambda name: (_made(jobs.get(name), pods.get(name, [])), name)):
+            run = _run(name, jobs.get(name), pods.get(name, []), self._starts.get(name, 0))
+            starts[name] = run.start
+            if run.user in users:
+                found.append(run)
+        self._starts = starts
+        return found
+
+    def allocated_gpus(self, job_id: str) -> int:
+        """Return 0: what a Job has asked for is what its pods have."""
+        return 0
+
+    def cancel(self, job_id: str) -> None:
+        """Delete a run's Job and its pods. Raises `SchedulerFailed`."""
+        path = self._cluster.path("apis/batch/v1", "jobs", job_id)
+        self._cluster.ask_from_thread("DELETE", path, body={"propagationPolicy": "Background"})
+
+    def shorten(self, job_id: str, minutes: int) -> None:
+        """Let a run's pods end so many minutes after the first of them has begun. Raises `SchedulerFailed`."""
+        path = self._cluster.path("apis/batch/v1", "jobs", job_id)
+        # pods' own limits could be changed only one by one
+        seconds = 60 * minutes + _waited(self._cluster.ask_from_thread("GET", path), self._starts.get(job_id, 0))
+        self._cluster.ask_from_thread("PATCH", path, body={"spec": {"activeDeadlineSeconds": seconds}})
+
+    def _list(self, group: str, plural: str) -> list[Any]:
+        path = self._cluster.path(group, plural)
+        found: list[Any] = self._cluster.ask_from_thread("GET", path, {"labelSelector": USER_LABEL})["items"]
+        return found
+
+
+def _run(name: str, job: Any, pods: list[Any], known_start: int) -> Job:
+    """job: None if it was deleted; pods: all that there are; known_start: of an earlier look, 0 if there is none."""
+    spec = job["spec"]["template"]["spec"] if job else pods[0]["spec"]
+    nnodes = job["spec"]["completions"] if job else len(pods)
+    gpus = sum(int(each.get("resources", {}).get("limits", {}).get(GPU, "0")) for each in spec["containers"])
+    begun = [pod for pod in pods if pod["status"].get("startTime")]
+    start = known_start or min((_time(pod["status"]["startTime"]) for pod in begun), default=0)
+    over = {kind: when for kind, when in _conditions(job).items() if kind in ("Complete", "Failed")}
+    if any(pod["status"].get("phase") not in ("Succeeded", "Failed") for pod in begun):
+        state = "RUNNING"
+    elif over or not job:
+        state = "COMPLETED" if start else "CANCELLED"
+    else:
+        state = "RUNNING" if start else "PENDING"
+    end = 0
+    if state == "COMPLETED":
+        end = max(
+            [start, *(_time(when) for pod in pods for when in _finished(pod)), *map(_time, filter(None, over.values()))]
+        )
+    limit: float = spec.get("activeDeadlineSeconds", math.inf)
+    if job and start:
+        limit = min(limit, job["spec"].get("activeDeadlineSeconds", math.inf) - _waited(job, start))
+    return Job(name, user_of(job or pods[0]), state, start, end, limit, nnodes, nnodes * gpus)
+
+
+def _waited(job: Any, start: int) -> int:
+    """Return the seconds from when a Job's own time limit has begun to the start of its pods."""
+    begun = (job.get("status") or {}).get("startTime") or job["metadata"]["creationTimestamp"]
+    return max(0, start - _time(begun))
+
+
+def _made(job: Any, pods: list[Any]) -> str:
+    """Return when it was made, ISO 8601; also the order in which jobs wait."""
+    return str((job or pods[0])["metadata"]["creationTimestamp"])
+
+
+def _conditions(job: Any) -> dict[str, str]:
+    """Return when each condition that holds began; empty where that is unknown."""
+    found = ((job or {}).get("status") or {}).get("conditions") or ()
+    return {one["type"]: one.get("lastTransitionTime") or "" for one in found if one.get("status") == "True"}
+
+
+def _finished(pod: Mapping[str, Any]) -> Iterator[str]:
+    for status in pod["status"].get("containerStatuses") or ():
+        if when := status.get("state", {}).get("terminated", {}).get("finishedAt"):
+            yield when
+
+
+def _time(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp())

@@ -1,0 +1,35 @@
+"""What the hub does in the namespace of ranks, and what of it the cluster does not allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from autograder.classroom.kubernetes_api import forbidden, problems
+from autograder.classroom.site import GpuPods
+
+RIGHTS = {
+    "jobs.batch": ("create", "delete", "get", "list", "patch"),
+    "services": ("create", "delete", "patch"),
+    "secrets": ("create", "delete", "patch"),
+    "networkpolicies.networking.k8s.io": ("create",),
+    "pods": ("list", "watch"),
+    "pods/log": ("get",),
+    "events": ("list",),
+}
+"""Verbs by kind of objects, those of cluster/jupyterhub/kubernetes/gpus/permissions.yaml."""
+
+
+def missing(pods: GpuPods) -> Iterator[str]:
+    """Yield what the hub may not do there, or why that is unknown."""
+
+    async def ask(api: Any) -> str:
+        lacks = await forbidden(api, pods.namespace, RIGHTS)
+        if not lacks:
+            return ""
+        return (
+            f"for [gpus] the hub may not do this in the namespace {pods.namespace} of Kubernetes: {', '.join(lacks)}; "
+            "the role of cluster/jupyterhub/kubernetes/gpus/permissions.yaml allows it"
+        )
+
+    yield from problems(ask)

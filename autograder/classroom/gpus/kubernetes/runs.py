@@ -1,0 +1,53 @@
+"""Whose run has which name."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    name TEXT PRIMARY KEY, user TEXT NOT NULL, time INTEGER NOT NULL, gone INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS runs_left ON runs (user) WHERE NOT gone;
+"""
+
+
+class Runs:
+    """A table of the ledger's file. A name is used once, and stays with who has had it."""
+
+    def __init__(self, path: Path) -> None:
+        """path: of the ledger, which exists."""
+        self._path = path
+        with closing(self._open()) as database:
+            database.executescript(_SCHEMA)
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=30)
+
+    def begin(self, name: str, user: str, now: float) -> bool:
+        """Keep that a new run is this user's. Returns False if the name was used before, by whomever."""
+        with closing(self._open()) as database, database:
+            done = database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, 0)", (name, user, int(now)))
+            return done.rowcount == 1
+
+    def forget(self, name: str) -> None:
+        """Take back `begin`: the cluster has refused the run."""
+        with closing(self._open()) as database, database:
+            database.execute("DELETE FROM runs WHERE name = ?", (name,))
+
+    def end(self, name: str) -> None:
+        """Keep that a run's objects were deleted."""
+        with closing(self._open()) as database, database:
+            database.execute("UPDATE runs SET gone = 1 WHERE name = ?", (name,))
+
+    def is_of(self, user: str, name: str) -> bool:
+        """Return whether a run is this user's, also one that is gone."""
+        with closing(self._open()) as database:
+            return bool(database.execute("SELECT 1 FROM runs WHERE name = ? AND user = ?", (name, user)).fetchall())
+
+    def left(self, user: str) -> dict[str, int]:
+        """Return the runs of a user's that are not gone, and when they began, Unix seconds."""
+        with closing(self._open()) as database:
+            return dict(database.execute("SELECT name, time FROM runs WHERE user = ? AND NOT gone", (user,)).fetchall())

@@ -1,0 +1,179 @@
+"""What the hub reads of a course's pods, and how it ends them, by the stand-in's API."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_cluster import StandInCluster
+
+from autograder.classroom.gpus.jobs import Job, SchedulerFailed
+from autograder.classroom.gpus.kubernetes import shapes
+from autograder.classroom.gpus.kubernetes.cluster import Cluster
+from autograder.classroom.gpus.kubernetes.pod_jobs import PodJobs
+from autograder.classroom.gpus.kubernetes.runs import Runs
+from autograder.classroom.gpus.ledger import Ledger
+from autograder.classroom.site import GpuPods
+from labkit.clusters.kubernetes import manifest
+from labkit.clusters.kubernetes.manifest import Names, Object, Shape
+
+PODS = GpuPods(image="lab:1", hub_address="http://hub:8082", namespace="lab")
+FIRST, SECOND = "labkit-0000000001", "labkit-0000000002"
+MADE = 1_795_737_600
+PEOPLE = ("ada", "grace")
+
+
+@pytest.fixture
+def api(standin: StandInCluster) -> StandInCluster:
+    """The API alone: the test is what makes pods and runs them."""
+    standin.controllers.close()
+    standin.kubelet.close()
+    return standin
+
+
+def asked(question: Callable[[PodJobs], Any]) -> Any:
+    """Return what a question about the pods returns, in another thread than the loop's."""
+
+    async def ask() -> Any:
+        async with Cluster.connected("lab") as cluster:
+            return await asyncio.to_thread(question, PodJobs(cluster))
+
+    return asyncio.run(ask())
+
+
+def jobs() -> list[Job]:
+    found: list[Job] = asked(lambda pods: pods.jobs_of(PEOPLE))
+    return found
+
+
+def iso(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(MADE + seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def add_job(api: StandInCluster, name: str, user: str, at: int = 0, nnodes: int = 2) -> None:
+    sent = manifest.job(Names(name, "lab", "0123456789abcdef"), Shape("lab:1", nnodes, 1, 1), 60, 600)
+    thing = api.store.create("jobs", "lab", shapes.job(sent, user, PODS, 600).job)
+    api.store.change("jobs", thing, lambda stored: stored["metadata"].update(creationTimestamp=iso(at)))
+
+
+def add_pod(api: StandInCluster, name: str, number: int, **status: object) -> None:
+    job = api.store.get("jobs", "lab", name)
+    assert job is not None
+    template = job["spec"]["template"]
+    labels = {**template["metadata"]["labels"], "job-name": name}
+    metadata = {"name": f"{name}-{number}", "labels": labels}
+    api.store.create("pods", "lab", {"metadata": metadata, "spec": template["spec"], "status": status})
+
+
+def change(api: StandInCluster, plural: str, name: str, **status: object) -> None:
+    thing = api.store.get(plural, "lab", name)
+    assert thing is not None
+    api.store.change(plural, thing, lambda stored: stored.setdefault("status", {}).update(status))
+
+
+def ended(at: int) -> Object:
+    return {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"finishedAt": iso(at)}}}]}
+
+
+def test_a_run_waits_runs_and_ends_as_its_pods_do(api: StandInCluster) -> None:
+    add_job(api, FIRST, "ada")
+    assert jobs() == [Job(FIRST, "ada", "PENDING", 0, 0, 600, 2, 2)]
+    add_pod(api, FIRST, 0, phase="Pending", startTime=iso(20))
+    add_pod(api, FIRST, 1, phase="Pending")
+    running = Job(FIRST, "ada", "RUNNING", MADE + 20, 0, 600, 2, 2)
+    assert jobs() == [running]
+    change(api, "pods", f"{FIRST}-1", phase="Running", startTime=iso(30))
+    change(api, "pods", f"{FIRST}-0", **ended(40))
+    assert jobs() == [running]
+    change(api, "pods", f"{FIRST}-1", **ended(45))
+    assert jobs() == [running], "the Job may make another pod"
+    change(api, "jobs", FIRST, conditions=[{"type": "Complete", "status": "True", "lastTransitionTime": iso(46)}])
+    (job,) = jobs()
+    assert (job.state, job.start, job.end) == ("COMPLETED", MADE + 20, MADE + 46)
+    # without its Job the pods alone say it
+    api.store.delete("jobs", "lab", FIRST)
+    (job,) = jobs()
+    assert (job.state, job.start, job.end, job.asked_gpus) == ("COMPLETED", MADE + 20, MADE + 45, 2)
+
+
+def test_runs_wait_in_the_order_in_which_they_were_made(api: StandInCluster) -> None:
+    add_job(api, FIRST, "ada", at=10)
+    add_job(api, SECOND, "grace", at=5)
+    add_job(api, "labkit-0000000003", "heidi")
+    assert [(job.id, job.user) for job in jobs()] == [(SECOND, "grace"), (FIRST, "ada")]
+
+
+def test_pods_that_vanish_one_by_one_are_counted_once(api: StandInCluster, tmp_path: Path) -> None:
+    add_job(api, FIRST, "ada")
+    for number, start in enumerate((10, 15)):
+        add_pod(api, FIRST, number, phase="Running", startTime=iso(start))
+    ledger = Ledger(tmp_path / "gpus.sqlite")
+
+    def looks(pods: PodJobs) -> None:
+        def look(at: int) -> None:
+            found = pods.jobs_of(PEOPLE)
+            ledger.record(found, {(job.id, job.start): job.asked_gpus for job in found}, MADE + at)
+
+        look(20)
+        api.store.delete("jobs", "lab", FIRST)
+        look(22)
+        api.store.delete("pods", "lab", f"{FIRST}-0", now_at_once=True)
+        look(24)
+        api.store.delete("pods", "lab", f"{FIRST}-1", now_at_once=True)
+        look(26)
+        assert ledger.used(MADE + 26) == {"ada": 2 * 14}
+
+    asked(looks)
+
+
+def test_a_time_limit_that_is_lowered_counts_from_when_the_pods_began(api: StandInCluster) -> None:
+    add_job(api, FIRST, "ada")
+    add_pod(api, FIRST, 0, phase="Running", startTime=iso(50))
+
+    def shortened(pods: PodJobs) -> int:
+        pods.jobs_of(PEOPLE)
+        pods.shorten(FIRST, 3)
+        (job,) = pods.jobs_of(PEOPLE)
+        assert job.limit_seconds == 180
+        thing = api.store.get("jobs", "lab", FIRST)
+        assert thing is not None
+        return int(thing["spec"]["activeDeadlineSeconds"])
+
+    assert asked(shortened) == 230
+    # a queue has held it back
+    change(api, "jobs", FIRST, startTime=iso(40))
+    assert asked(shortened) == 190
+
+
+def test_a_run_is_ended_with_its_pods_and_may_be_gone(api: StandInCluster) -> None:
+    add_job(api, FIRST, "ada")
+    asked(lambda pods: pods.cancel(FIRST))
+    assert api.store.list("jobs") == []
+    asked(lambda pods: pods.cancel(FIRST))
+
+
+def test_a_cluster_that_refuses_or_is_gone_is_a_scheduler_that_failed(api: StandInCluster) -> None:
+    api.api.forbidden.add(("list", "jobs"))
+    with pytest.raises(SchedulerFailed, match="cannot list resource"):
+        jobs()
+    api.write_kubeconfig("https://127.0.0.1:1")
+    with pytest.raises(SchedulerFailed, match="the API of Kubernetes: Client"):
+        jobs()
+
+
+def test_a_name_stays_with_who_has_had_it(tmp_path: Path) -> None:
+    Ledger(tmp_path / "gpus.sqlite")
+    runs = Runs(tmp_path / "gpus.sqlite")
+    assert runs.begin(FIRST, "ada", MADE) and not runs.begin(FIRST, "grace", MADE)
+    assert runs.is_of("ada", FIRST) and not runs.is_of("grace", FIRST) and not runs.is_of("ada", SECOND)
+    assert runs.left("ada") == {FIRST: MADE} and runs.left("grace") == {}
+    runs.end(FIRST)
+    assert runs.left("ada") == {} and runs.is_of("ada", FIRST)
+    assert not runs.begin(FIRST, "ada", MADE) and not runs.begin(FIRST, "grace", MADE)
+    assert runs.begin(SECOND, "ada", MADE)
+    runs.forget(SECOND)
+    assert Runs(tmp_path / "gpus.sqlite").begin(SECOND, "grace", MADE)
