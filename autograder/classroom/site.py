@@ -266,6 +266,7 @@ class GpuPods(_Table):
     namespace: Annotated[str, like(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "the name of a namespace")] = "lab"
     cpus: Annotated[str, like(r"(\d+(\.\d+)?|\d+m)?", "a number of cores such as 8 or 500m")] = ""
     memory: Annotated[str, like(r"(\d+([KMGT]i?)?)?", "an amount of memory such as 64Gi")] = ""
+    pod_template: Annotated[str, like(r"(/[^\n]+)?", "an absolute path")] = ""
 
 
 class Gpus(_Table):

@@ -79,6 +79,7 @@ WRONG = {
     f'{POD_SERVERS}{GPU_PODS}kubernetes.hub_address = "http://x:8000"': "a port of its own",
     f'{POD_SERVERS}{GPU_PODS}kubernetes.hub_address = "https://x:2"': "cells reach the hub by http://",
     f'{POD_SERVERS}{GPU_PODS}kubernetes.namespace = "Lab"': "'Lab' is not the name of a namespace",
+    f'{POD_SERVERS}{GPU_PODS}kubernetes.pod_template = "x.yaml"': "'x.yaml' is not an absolute path",
     'folder = "x"\n[gpus]\ncluster = "local"': "gpus.cluster: \"local\" should be 'slurm' or 'kubernetes'",
     '[login]\nkind = "pam"\n[servers]\nkind = "slurm"\nslurm = { exchange = "/x" }\n[gpus]\nnnodes = 4\n'
     "gpus_per_node = 2\nmost_ranks = 4": "`%cluster slurm` alone would ask for more ranks",

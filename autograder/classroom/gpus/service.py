@@ -24,6 +24,7 @@ from autograder.classroom.gpus.watch import Watch
 from autograder.classroom.pages.page import PREFIX, Elsewhere
 from autograder.classroom.site import GpuPods, port_of
 from labkit.clusters.kubernetes.manifest import SECRET_LIMIT_BYTES
+from labkit.clusters.kubernetes.pod_template import read_template
 
 LOOK_SECONDS = 5.0
 """Time between looks, by which a job may overrun what is left."""
@@ -100,13 +101,13 @@ def application(classroom: configured.Classroom, watch: Watch) -> web.Applicatio
     )
 
 
-def open_to_pods(classroom: configured.Classroom, watch: Watch, cluster: Cluster, pods: GpuPods) -> None:
+def open_to_pods(classroom: configured.Classroom, watch: Watch, cluster: Cluster, runs: Runs, pods: GpuPods) -> None:
     """Answer cells in pods, which need not reach the hub's proxy for it, at a port of their own."""
     from autograder.classroom.gpus.kubernetes.front import Front  # its packages are those of servers on Kubernetes
 
-    given, runs = {"classroom": classroom}, Runs(classroom.folders.gpu_ledger)
+    given, template = {"classroom": classroom}, read_template(pods.pod_template or None)
     handlers = [("/mine", Mine, given), ("/kubernetes/(.*)", Front, given)]
-    for_cells = web.Application(handlers, watch=watch, cluster=cluster, runs=runs, pods=pods)
+    for_cells = web.Application(handlers, watch=watch, cluster=cluster, runs=runs, pods=pods, template=template)
     for_cells.listen(port_of(pods.hub_address), max_body_size=2 * SECRET_LIMIT_BYTES)
 
 
@@ -120,10 +121,11 @@ async def serve() -> None:
         scheduler: Scheduler = slurm_jobs
         if pods := site.gpus.kubernetes:
             cluster = await opened.enter_async_context(Cluster.connected(pods.namespace))
-            scheduler = PodJobs(cluster)
+            runs = Runs(classroom.folders.gpu_ledger)
+            scheduler = PodJobs(cluster, runs)
         watch = Watch(scheduler, ledger, site.gpus, classroom.learners, site.course.instructors)
         if pods:
-            open_to_pods(classroom, watch, cluster, pods)
+            open_to_pods(classroom, watch, cluster, runs, pods)
         application(classroom, watch).listen(int(address.port or 80), str(address.hostname), xheaders=True)
         await keep_looking(watch)
 

@@ -17,6 +17,7 @@ from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.kubernetes import manifest, torchrun_job, trainjob
 from labkit.clusters.kubernetes.api import Api, KubernetesError
 from labkit.clusters.kubernetes.manifest import Names, Object, Shape
+from labkit.clusters.kubernetes.pod_template import read_template
 from labkit.clusters.kubernetes.sessions import delete_orphans, session
 from labkit.clusters.kubernetes.submission import Submission
 from labkit.clusters.run import Run
@@ -231,27 +232,9 @@ def kubernetes(
         cpus=str(cpus or ""),
         memory=memory or "",
         service_account=service_account or "",
-        pod_template=_template(pod_template),
+        pod_template=read_template(pod_template),
     )
     return KubernetesCluster(shape, namespace, context, objects, float(timeout), float(silence), backend)
-
-
-def _template(given: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        import yaml
-
-        try:
-            read = yaml.safe_load(Path(given).read_text())
-        except (OSError, UnicodeError, yaml.YAMLError) as error:
-            raise InvalidJob(f"the pod template {given} cannot be read: {error}") from None
-        given = read.get("template", read) if isinstance(read, Mapping) else {"no": "map"}
-    if not given or not given.keys() <= {"apiVersion", "kind", "metadata", "spec"}:
-        raise InvalidJob("a pod template has `metadata` and `spec`, as a Pod has: spec: {nodeSelector: {...}}")
-    if not (given.get("metadata") or {}).keys() <= {"labels", "annotations"}:
-        raise InvalidJob("of a pod template's metadata, labels and annotations can be used; names are the lab's")
-    return {key: given[key] for key in ("metadata", "spec") if key in given}
 
 
 def _ranks_per_node(asked: GpusOrCores, gpus: int, cpus: str) -> int:

@@ -60,13 +60,20 @@ class ApiTrouble:
 
 
 @dataclass(frozen=True)
+class RunGone:
+    """A course's hub has ended the run, of which there may never have been a pod."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class FollowFailure:
     """End of all events."""
 
     error: KubernetesError
 
 
-Happening = PodChange | LogLine | LogEnd | ApiTrouble | FollowFailure
+Happening = PodChange | LogLine | LogEnd | ApiTrouble | RunGone | FollowFailure
 
 
 class Follower:
@@ -169,8 +176,8 @@ class Follower:
                     answer = self._api.get(path, fieldSelector=f"involvedObject.name={job}")
                 except ApiUnreachable:
                     continue
-                except ApiRefused:  # users without access to events get fewer messages
-                    return
+                except ApiRefused as error:  # users without access to events get fewer messages
+                    return self._tell(RunGone(str(error))) if error.status == 404 else None
                 if reason := pods.refusal(answer["items"]):
                     raise KubernetesError(f"the cluster makes no pods for this run: {reason}")
             pause = min(2 * pause, 10.0)

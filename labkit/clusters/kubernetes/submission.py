@@ -22,6 +22,7 @@ from labkit.clusters.kubernetes.following import (
     LogEnd,
     LogLine,
     PodChange,
+    RunGone,
 )
 from labkit.clusters.kubernetes.manifest import Object
 from labkit.clusters.kubernetes.sessions import session
@@ -138,6 +139,10 @@ class Submission:
                 self._end(node, begun)
             case ApiTrouble(text):
                 tell(State("running", text) if begun else State("queued", text or self._summary()))
+            case RunGone(text):
+                if not begun:  # else its pods' logs tell how it ends
+                    why = gpu_ledger.why(self._name) or text
+                    raise KubernetesError(f"the run was ended before its ranks began: {why}")
             case FollowFailure(error):
                 if not begun:
                     raise error

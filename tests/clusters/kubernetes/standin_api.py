@@ -48,6 +48,8 @@ class StandInApi(ThreadingHTTPServer):
         """(verb, plural) pairs of all requests so far."""
         self.quota = ""
         """Refuses new Jobs, in the words of the quota admission."""
+        self.ended_by_hub = ""
+        """Answers requests for events as a course's hub does that has ended the run: with this."""
         self.trainer: str | None = None
         """The field for pods of this cluster's TrainJobs; None: no Kubeflow Trainer."""
         self.cut_logs_after: list[int] = []
@@ -126,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
                 f'{plural}{f".{group}" * bool(group)} is forbidden: User "learner" cannot {verb} resource "{what}" '
                 f'in API group "{group}" in the namespace "{namespace}"',
             )
+        if plural == "events" and self.server.ended_by_hub:
+            raise Refusal(404, "NotFound", self.server.ended_by_hub)
         if verb == "create":
             return self._json(self._create(kind, namespace, body), 201)
         if verb in ("list", "watch"):

@@ -12,7 +12,7 @@ import pytest
 from standin_cluster import StandInCluster
 
 from autograder.classroom.gpus.jobs import Job, SchedulerFailed
-from autograder.classroom.gpus.kubernetes import shapes
+from autograder.classroom.gpus.kubernetes import rights, shapes
 from autograder.classroom.gpus.kubernetes.cluster import Cluster
 from autograder.classroom.gpus.kubernetes.pod_jobs import PodJobs
 from autograder.classroom.gpus.kubernetes.runs import Runs
@@ -27,6 +27,10 @@ MADE = 1_795_737_600
 PEOPLE = ("ada", "grace")
 
 
+Asked = Callable[[Callable[[PodJobs], Any]], Any]
+Jobs = Callable[[], list[Job]]
+
+
 @pytest.fixture
 def api(standin: StandInCluster) -> StandInCluster:
     """The API alone: the test is what makes pods and runs them."""
@@ -35,19 +39,26 @@ def api(standin: StandInCluster) -> StandInCluster:
     return standin
 
 
-def asked(question: Callable[[PodJobs], Any]) -> Any:
-    """Return what a question about the pods returns, in another thread than the loop's."""
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    Ledger(tmp_path / "gpus.sqlite")
+    return Runs(tmp_path / "gpus.sqlite")
 
-    async def ask() -> Any:
+
+@pytest.fixture
+def asked(api: StandInCluster, runs: Runs) -> Asked:
+    """Returns what a question about the pods returns, in another thread than the loop's."""
+
+    async def ask(question: Callable[[PodJobs], Any]) -> Any:
         async with Cluster.connected("lab") as cluster:
-            return await asyncio.to_thread(question, PodJobs(cluster))
+            return await asyncio.to_thread(question, PodJobs(cluster, runs))
 
-    return asyncio.run(ask())
+    return lambda question: asyncio.run(ask(question))
 
 
-def jobs() -> list[Job]:
-    found: list[Job] = asked(lambda pods: pods.jobs_of(PEOPLE))
-    return found
+@pytest.fixture
+def jobs(asked: Asked) -> Jobs:
+    return lambda: list(asked(lambda pods: pods.jobs_of(PEOPLE)))
 
 
 def iso(seconds: int) -> str:
@@ -56,7 +67,7 @@ def iso(seconds: int) -> str:
 
 def add_job(api: StandInCluster, name: str, user: str, at: int = 0, nnodes: int = 2) -> None:
     sent = manifest.job(Names(name, "lab", "0123456789abcdef"), Shape("lab:1", nnodes, 1, 1), 60, 600)
-    thing = api.store.create("jobs", "lab", shapes.job(sent, user, PODS, 600).job)
+    thing = api.store.create("jobs", "lab", shapes.job(sent, user, PODS, 600, {}).job)
     api.store.change("jobs", thing, lambda stored: stored["metadata"].update(creationTimestamp=iso(at)))
 
 
@@ -79,7 +90,7 @@ def ended(at: int) -> Object:
     return {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"finishedAt": iso(at)}}}]}
 
 
-def test_a_run_waits_runs_and_ends_as_its_pods_do(api: StandInCluster) -> None:
+def test_a_run_waits_runs_and_ends_as_its_pods_do(api: StandInCluster, jobs: Jobs) -> None:
     add_job(api, FIRST, "ada")
     assert jobs() == [Job(FIRST, "ada", "PENDING", 0, 0, 600, 2, 2)]
     add_pod(api, FIRST, 0, phase="Pending", startTime=iso(20))
@@ -100,14 +111,14 @@ def test_a_run_waits_runs_and_ends_as_its_pods_do(api: StandInCluster) -> None:
     assert (job.state, job.start, job.end, job.asked_gpus) == ("COMPLETED", MADE + 20, MADE + 45, 2)
 
 
-def test_runs_wait_in_the_order_in_which_they_were_made(api: StandInCluster) -> None:
+def test_runs_wait_in_the_order_in_which_they_were_made(api: StandInCluster, jobs: Jobs) -> None:
     add_job(api, FIRST, "ada", at=10)
     add_job(api, SECOND, "grace", at=5)
     add_job(api, "labkit-0000000003", "heidi")
     assert [(job.id, job.user) for job in jobs()] == [(SECOND, "grace"), (FIRST, "ada")]
 
 
-def test_pods_that_vanish_one_by_one_are_counted_once(api: StandInCluster, tmp_path: Path) -> None:
+def test_pods_that_vanish_one_by_one_are_counted_once(api: StandInCluster, asked: Asked, tmp_path: Path) -> None:
     add_job(api, FIRST, "ada")
     for number, start in enumerate((10, 15)):
         add_pod(api, FIRST, number, phase="Running", startTime=iso(start))
@@ -130,7 +141,7 @@ def test_pods_that_vanish_one_by_one_are_counted_once(api: StandInCluster, tmp_p
     asked(looks)
 
 
-def test_a_time_limit_that_is_lowered_counts_from_when_the_pods_began(api: StandInCluster) -> None:
+def test_a_time_limit_that_is_lowered_counts_from_when_the_pods_began(api: StandInCluster, asked: Asked) -> None:
     add_job(api, FIRST, "ada")
     add_pod(api, FIRST, 0, phase="Running", startTime=iso(50))
 
@@ -149,14 +160,24 @@ def test_a_time_limit_that_is_lowered_counts_from_when_the_pods_began(api: Stand
     assert asked(shortened) == 190
 
 
-def test_a_run_is_ended_with_its_pods_and_may_be_gone(api: StandInCluster) -> None:
+def test_a_run_is_ended_with_all_that_it_has(api: StandInCluster, asked: Asked, runs: Runs) -> None:
     add_job(api, FIRST, "ada")
+    for plural in ("secrets", "services"):
+        api.store.create(plural, "lab", {"metadata": {"name": FIRST}})
+    api.store.create("secrets", "lab", {"metadata": {"name": SECOND}})
+    assert runs.begin(FIRST, "ada", MADE)
     asked(lambda pods: pods.cancel(FIRST))
-    assert api.store.list("jobs") == []
-    asked(lambda pods: pods.cancel(FIRST))
+    assert api.names() == [f"secrets/{SECOND}"] and runs.left("ada") == {}
+    asked(lambda pods: pods.cancel(FIRST))  # it may be gone
+    # what could not be deleted is still there
+    assert runs.begin(SECOND, "ada", MADE)
+    api.api.forbidden.add(("delete", "secrets"))
+    with pytest.raises(SchedulerFailed, match="cannot delete"):
+        asked(lambda pods: pods.cancel(SECOND))
+    assert runs.left("ada") == {SECOND: MADE}
 
 
-def test_a_cluster_that_refuses_or_is_gone_is_a_scheduler_that_failed(api: StandInCluster) -> None:
+def test_a_cluster_that_refuses_or_is_gone_is_a_scheduler_that_failed(api: StandInCluster, jobs: Jobs) -> None:
     api.api.forbidden.add(("list", "jobs"))
     with pytest.raises(SchedulerFailed, match="cannot list resource"):
         jobs()
@@ -165,9 +186,20 @@ def test_a_cluster_that_refuses_or_is_gone_is_a_scheduler_that_failed(api: Stand
         jobs()
 
 
-def test_a_name_stays_with_who_has_had_it(tmp_path: Path) -> None:
-    Ledger(tmp_path / "gpus.sqlite")
-    runs = Runs(tmp_path / "gpus.sqlite")
+def test_a_template_that_cannot_be_used_is_named_before_the_hub_starts(api: StandInCluster, tmp_path: Path) -> None:
+    template = tmp_path / "pods.yaml"
+    assert list(rights.missing(PODS)) == []
+    given = PODS.model_copy(update={"pod_template": str(template)})
+    (problem,) = rights.missing(given)
+    assert problem.startswith(f"[gpus.kubernetes] pod_template: the pod template {template} cannot be read")
+    template.write_text("containers: []")
+    (problem,) = rights.missing(given)
+    assert "has `metadata` and `spec`" in problem
+    template.write_text("spec: {nodeSelector: {gpu: h100}}")
+    assert list(rights.missing(given)) == []
+
+
+def test_a_name_stays_with_who_has_had_it(tmp_path: Path, runs: Runs) -> None:
     assert runs.begin(FIRST, "ada", MADE) and not runs.begin(FIRST, "grace", MADE)
     assert runs.is_of("ada", FIRST) and not runs.is_of("grace", FIRST) and not runs.is_of("ada", SECOND)
     assert runs.left("ada") == {FIRST: MADE} and runs.left("grace") == {}

@@ -39,11 +39,11 @@ def changed(thing: Object, place: str, value: object) -> Object:
 
 
 def as_ada(thing: Object) -> Object:
-    return shapes.job(thing, "ada", PODS, LONGEST_SECONDS).job
+    return shapes.job(thing, "ada", PODS, LONGEST_SECONDS, {}).job
 
 
 def test_a_job_of_labkit_s_is_made_anew_with_its_user_and_the_course_s_limit() -> None:
-    run = shapes.job(sent_job(), "ada", PODS, LONGEST_SECONDS)
+    run = shapes.job(sent_job(), "ada", PODS, LONGEST_SECONDS, {})
     assert (run.nnodes, run.gpus) == (2, 2)
     spec = run.job["spec"]["template"]["spec"]
     assert spec["activeDeadlineSeconds"] == LONGEST_SECONDS
@@ -53,9 +53,19 @@ def test_a_job_of_labkit_s_is_made_anew_with_its_user_and_the_course_s_limit() -
     # of a learner's objects nothing else differs
     expected = sent_job(timeout=LONGEST_SECONDS - manifest.PULL_SECONDS)
     assert run.job == expected
-    kubernetes_validate.validate(shapes.job(sent_job(), "ada", PODS, LONGEST_SECONDS).job, VERSION, strict=True)
-    without = shapes.job(sent_job(1, 0), "ada", PODS, LONGEST_SECONDS)
+    kubernetes_validate.validate(shapes.job(sent_job(), "ada", PODS, LONGEST_SECONDS, {}).job, VERSION, strict=True)
+    without = shapes.job(sent_job(1, 0), "ada", PODS, LONGEST_SECONDS, {})
     assert (without.nnodes, without.gpus) == (1, 0)
+
+
+def test_the_course_s_template_is_laid_over_what_learners_send() -> None:
+    selector, labels = {"gpu": "h100"}, {"kueue.x-k8s.io/queue-name": "course", "labkit/user": "nobody"}
+    template = {"metadata": {"labels": labels}, "spec": {"nodeSelector": selector}}
+    made = shapes.job(sent_job(), "ada", PODS, LONGEST_SECONDS, template).job
+    assert made["spec"]["template"]["spec"]["nodeSelector"] == selector
+    for thing in (made, made["spec"]["template"]):
+        assert thing["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "course"
+        assert user_of(thing) == "ada"
 
 
 POD, CONTAINER = "spec/template/spec", "spec/template/spec/containers/0"

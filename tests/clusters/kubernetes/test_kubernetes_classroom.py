@@ -244,7 +244,8 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
         thread.join(120)
         assert f"job {name} was cancelled by instructor, an instructor" in said_of_it[0]
         assert ledger.used(time.time())["ada"] > used
-        assert ask("ada", "POST", f"{batch}/jobs", json=another)[0] == 409, "the run has ended"
+        assert ask("ada", "POST", f"{batch}/jobs", json=another)[0] == 404, "the run has ended"
+        assert "by instructor" in ask("ada", "GET", f"{core}/events", params=of_job)[1], "a cell without pods asks so"
 
         # of one learner there are 16 runs at a time; what an old one has left goes with the next
         runs = Runs(classroom.folder / "hub/gpus.sqlite")

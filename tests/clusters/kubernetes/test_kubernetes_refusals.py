@@ -61,6 +61,13 @@ def test_a_quota_that_leaves_no_room_for_pods(standin: StandInCluster) -> None:
     assert _is_empty(standin)
 
 
+def test_a_run_without_pods_that_the_course_s_hub_has_ended(standin: StandInCluster) -> None:
+    standin.controllers.refuse_pods = "later"
+    standin.api.ended_by_hub = "job x was cancelled by grace, an instructor"
+    assert "ended before its ranks began" in (told := _told()) and "was cancelled by grace, an instructor" in told
+    assert _is_empty(standin)
+
+
 def test_a_quota_that_refuses_the_job_itself(standin: StandInCluster) -> None:
     standin.api.quota = "exceeded quota: jobs, requested: count/jobs.batch=1, used: 5, limited: 5"
     assert "exceeded quota: jobs" in (told := _told()) and "wait until other runs have ended" in told

@@ -19,15 +19,14 @@ from tornado.iostream import StreamClosedError
 from autograder.classroom import configured
 from autograder.classroom.gpus import rules
 from autograder.classroom.gpus.gpu_page import ForCells
+from autograder.classroom.gpus.jobs import SchedulerFailed
 from autograder.classroom.gpus.kubernetes import shapes
 from autograder.classroom.gpus.kubernetes.cluster import ANSWER_SECONDS, Cluster
 from autograder.classroom.gpus.kubernetes.runs import Runs
-from autograder.classroom.gpus.kubernetes.shapes import RUN, OtherShape
+from autograder.classroom.gpus.kubernetes.shapes import GROUPS, RUN, OtherShape
 from autograder.classroom.site import GpuPods
 from labkit.clusters.kubernetes.manifest import CONTAINER, WAIT_LIMIT_SECONDS
 
-_GROUPS = {"jobs": "apis/batch/v1", "secrets": "api/v1", "services": "api/v1"}
-"""What is made for a run, by kind."""
 _POLICIES = "apis/networking.k8s.io/v1"
 _REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _MOST_RUNS, _MOST_STREAMS = 16, 100
@@ -42,7 +41,7 @@ class Front(ForCells):
     """Open ones, by user."""
 
     def initialize(self, classroom: configured.Classroom) -> None:
-        """The application's settings have `cluster`, `runs`, and `pods`: what each run's are."""
+        """The application's settings have `cluster`, `runs`, `pods` and `template`: what each run's pods are."""
         super().initialize(classroom)
         self._cluster: Cluster = self.settings["cluster"]
         self._runs: Runs = self.settings["runs"]
@@ -71,6 +70,7 @@ class Front(ForCells):
             await self._pass_on(f"/{path}", {**kept, "container": CONTAINER})
         elif path == events:
             run = self._own(rf"involvedObject\.name=({RUN})", query.pop("fieldSelector", ""))
+            self._require_left(run)
             await self._pass_on(f"/{path}", {**_only(query), "fieldSelector": f"involvedObject.name={run}"})
         else:
             raise _nothing_else()
@@ -79,7 +79,7 @@ class Front(ForCells):
         """Make a part of a run. Its Secret comes first, and with it the run is the learner's."""
         if path == _REVIEW:
             return self._review()
-        plural = next((one for one, group in _GROUPS.items() if path == self._cluster.path(group, one)[1:]), "")
+        plural = next((one for one, group in GROUPS.items() if path == self._cluster.path(group, one)[1:]), "")
         if not plural:
             raise _nothing_else()
         sent, user = self._body(), self.user
@@ -89,7 +89,9 @@ class Front(ForCells):
             elif plural == "services":
                 made = shapes.service(sent, user, self._pods)
             else:
-                run = shapes.job(sent, user, self._pods, 60 * self.watch.limits.longest_minutes)
+                run = shapes.job(
+                    sent, user, self._pods, 60 * self.watch.limits.longest_minutes, self.settings["template"]
+                )
                 self._limit(run)
                 made = run.job
         except OtherShape as problem:
@@ -97,8 +99,8 @@ class Front(ForCells):
         name = made["metadata"]["name"]
         if plural == "secrets":
             await self._begin(name)
-        elif self._own(f"({RUN})", name) not in self._runs.left(user):
-            raise web.HTTPError(409, f"the run {name} has ended")
+        else:
+            self._require_left(self._own(f"({RUN})", name))
         if plural == "jobs":
             await self._keep_apart()
         status, answer = await self._ask("POST", f"/{path}", made)
@@ -120,8 +122,7 @@ class Front(ForCells):
     async def delete(self, path: str) -> None:
         """Delete a run, whichever part of it is named."""
         _, name = self._object(path)
-        if name not in self._runs.left(self.user):
-            raise web.HTTPError(404, f"the run {name} has ended")
+        self._require_left(name)
         # a short run may begin and end between two looks
         await asyncio.to_thread(self.watch.look)
         await self._end(name)
@@ -141,19 +142,24 @@ class Front(ForCells):
 
     async def _end(self, name: str) -> None:
         """Delete a run's objects. Raises `web.HTTPError` if one cannot be deleted: the run is then still there."""
-        for plural, group in _GROUPS.items():
-            path = self._cluster.path(group, plural, name)
-            status, answer = await self._ask("DELETE", path, {"propagationPolicy": "Background"})
-            if status >= 300 and status != 404:
-                raise web.HTTPError(502, f"the run {name} could not be deleted: {_text(answer)}")
-        self._runs.end(name)
+        try:
+            await asyncio.to_thread(self.watch.scheduler.cancel, name)
+        except SchedulerFailed as problem:
+            raise web.HTTPError(502, f"the run {name} could not be deleted: {problem}") from None
+
+    def _require_left(self, name: str) -> None:
+        """Raise `web.HTTPError` if a run is gone, with the reason if the hub has ended it."""
+        if name not in self._runs.left(self.user):
+            why = [one.text for one in self.watch.ledger.notices(self.user, time.time()) if one.job == name]
+            raise web.HTTPError(404, why[0] if why else f"the run {name} has ended")
 
     async def _keep_apart(self) -> None:
         """Let a learner's ranks talk to each other and to nobody else's; the policy stays."""
         path = self._cluster.path(_POLICIES, "networkpolicies")
         status, answer = await self._ask("POST", path, shapes.policy(self.user, self._pods))
         if status >= 300 and status != 409:
-            raise web.HTTPError(502, f"the NetworkPolicy of your ranks could not be made: {_text(answer)}")
+            text = answer.decode(errors="replace")[:500]
+            raise web.HTTPError(502, f"the NetworkPolicy of your ranks could not be made: {text}")
 
     def _limit(self, run: shapes.Run) -> None:
         """Refuse what a learner has nothing left for. Instructors are only counted."""
@@ -171,7 +177,7 @@ class Front(ForCells):
         asked = self._body()
         try:
             attributes = asked["spec"]["resourceAttributes"]
-            allowed = attributes["verb"] == "create" and attributes["resource"] in _GROUPS
+            allowed = attributes["verb"] == "create" and attributes["resource"] in GROUPS
         except (LookupError, TypeError):
             raise web.HTTPError(400, "this is no SelfSubjectAccessReview") from None
         self.set_status(201)
@@ -179,7 +185,7 @@ class Front(ForCells):
 
     def _object(self, path: str) -> tuple[str, str]:
         """Return kind and name of an own object. Raises `web.HTTPError`."""
-        for plural, group in _GROUPS.items():
+        for plural, group in GROUPS.items():
             if found := re.fullmatch(rf"{re.escape(self._cluster.path(group, plural)[1:])}/([^/]+)", path):
                 return plural, self._own(f"({RUN})", found[1])
         raise _nothing_else()
@@ -271,7 +277,3 @@ def _not_passed_on(problem: OtherShape) -> web.HTTPError:
 
 def _no_answer(problem: Exception) -> web.HTTPError:
     return web.HTTPError(502, f"the cluster's API does not answer: {type(problem).__name__}")
-
-
-def _text(answer: bytes) -> str:
-    return answer.decode(errors="replace")[:500]

@@ -9,7 +9,8 @@ from typing import Any
 
 from autograder.classroom.gpus.jobs import Job
 from autograder.classroom.gpus.kubernetes.cluster import Cluster
-from autograder.classroom.gpus.kubernetes.shapes import GPU, USER_LABEL, user_of
+from autograder.classroom.gpus.kubernetes.runs import Runs
+from autograder.classroom.gpus.kubernetes.shapes import GPU, GROUPS, USER_LABEL, user_of
 
 _JOB_NAME = "job-name"
 
@@ -17,8 +18,8 @@ _JOB_NAME = "job-name"
 class PodJobs:
     """A run is one job. Its pods hold all of its GPUs from when the first has a node until the last has ended."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, runs: Runs) -> None:
+        self._cluster, self._runs = cluster, runs
         self._starts: dict[str, int] = {}
         """When the pods of runs began: those of a run that was deleted vanish one by one, the first perhaps first."""
 
@@ -44,9 +45,11 @@ class PodJobs:
         return 0
 
     def cancel(self, job_id: str) -> None:
-        """Delete a run's Job and its pods. Raises `SchedulerFailed`."""
-        path = self._cluster.path("apis/batch/v1", "jobs", job_id)
-        self._cluster.ask_from_thread("DELETE", path, body={"propagationPolicy": "Background"})
+        """Delete a run: its Job with the pods, and what was made for them. Raises `SchedulerFailed`."""
+        for plural, group in GROUPS.items():
+            path = self._cluster.path(group, plural, job_id)
+            self._cluster.ask_from_thread("DELETE", path, body={"propagationPolicy": "Background"})
+        self._runs.end(job_id)
 
     def shorten(self, job_id: str, minutes: int) -> None:
         """Let a run's pods end so many minutes after the first of them has begun. Raises `SchedulerFailed`."""

@@ -1,4 +1,4 @@
-"""What the hub does in the namespace of ranks, and what of it the cluster does not allow."""
+"""What the hub does in the namespace of ranks, and what it lacks there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from autograder.classroom.kubernetes_api import forbidden, problems
 from autograder.classroom.site import GpuPods
+from labkit.clusters.job import InvalidJob
+from labkit.clusters.kubernetes.pod_template import read_template
 
 RIGHTS = {
     "jobs.batch": ("create", "delete", "get", "list", "patch"),
@@ -21,7 +23,11 @@ RIGHTS = {
 
 
 def missing(pods: GpuPods) -> Iterator[str]:
-    """Yield what the hub may not do there, or why that is unknown."""
+    """Yield what is wrong with the pods' template, and what the hub may not do, or why that is unknown."""
+    try:
+        read_template(pods.pod_template or None)
+    except InvalidJob as problem:
+        yield f"[gpus.kubernetes] pod_template: {problem}"
 
     async def ask(api: Any) -> str:
         lacks = await forbidden(api, pods.namespace, RIGHTS)

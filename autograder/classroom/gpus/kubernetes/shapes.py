@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autograder.classroom.site import GpuPods
@@ -18,6 +18,8 @@ from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 
 GPU = "nvidia.com/gpu"
 USER_LABEL = "labkit/user"
+GROUPS = {"jobs": "apis/batch/v1", "secrets": "api/v1", "services": "api/v1"}
+"""What is made for a run, by kind."""
 RUN = r"labkit-[0-9a-f]{10}"
 """A run's name, as labkit chooses it."""
 _SESSION = re.compile(r"[0-9a-f]{16}")
@@ -70,13 +72,16 @@ def service(sent: Any, user: str, pods: GpuPods) -> Object:
     return _marked(made, user)
 
 
-def job(sent: Any, user: str, pods: GpuPods, longest_seconds: int) -> Run:
-    """Return the Job, whose pods end after `longest_seconds` at the latest."""
+def job(sent: Any, user: str, pods: GpuPods, longest_seconds: int, template: Mapping[str, Any]) -> Run:
+    """Return the Job, whose pods end after `longest_seconds` at the latest.
+
+    template: the course's, merged over the pods'.
+    """
     names = _names(sent, pods)
     try:
-        nnodes, template = sent["spec"]["completions"], sent["spec"]["template"]["spec"]
-        seconds = template["activeDeadlineSeconds"]
-        (container,) = template["containers"]
+        nnodes, asked = sent["spec"]["completions"], sent["spec"]["template"]["spec"]
+        seconds = asked["activeDeadlineSeconds"]
+        (container,) = asked["containers"]
         gpus = int(container["resources"].get("limits", {}).get(GPU, "0"))
         silence = float(container["command"][-1])
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -86,7 +91,8 @@ def job(sent: Any, user: str, pods: GpuPods, longest_seconds: int) -> Run:
         raise OtherShape("its number of pods or GPUs, or a time, is not possible")
     shape = Shape(pods.image, nnodes, 0, gpus, pods.cpus, pods.memory)
     _compare(manifest.job(names, shape, seconds - manifest.PULL_SECONDS, silence), sent)
-    made = manifest.job(names, shape, min(seconds, longest_seconds) - manifest.PULL_SECONDS, silence)
+    ours = replace(shape, pod_template=template)
+    made = manifest.job(names, ours, min(seconds, longest_seconds) - manifest.PULL_SECONDS, silence)
     _marked(made["spec"]["template"], user)
     return Run(_marked(made, user), nnodes, nnodes * gpus)
 
