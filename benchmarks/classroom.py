@@ -4,7 +4,7 @@ Starts a hub as `./lab hub` does, in a folder of its own. Each learner logs in, 
 its first cell, defines the solved module, checks it and runs a cell on four processes. A ready notebook is one whose
 kernel is idle, measured from the page of the login. Memory is the proportional set size of all processes in the
 learner's sandbox, once they are quiet: with an open notebook, after its first cell (`%load_ext labkit`), and after
-cells on ranks.
+cells on ranks. They are quiet before the cell on four processes, too, which then starts at the same time for all.
 
     python benchmarks/classroom.py [--learners 50] [--at-once 10]
 
@@ -152,6 +152,7 @@ async def measure(running: Hub, learners: int | None, at_once: int) -> Measured:
         async def work(group: Sequence[Learner]) -> None:
             for cell in cells:
                 await each(group, lambda one, cell=cell: one.run(cell))
+            await calm(group)  # as they are when learners have read on; ranks are forked ahead meanwhile
             await each(group, on_ranks)
             await remember("after cells on ranks", group)
 
@@ -169,8 +170,11 @@ async def measure(running: Hub, learners: int | None, at_once: int) -> Measured:
                 elif isinstance(outcome, BaseException):
                     raise outcome
 
-        async def remember(state: str, group: Sequence[Learner]) -> None:
+        async def calm(group: Sequence[Learner]) -> None:
             await quiet([process for one in group for process in running.sandbox(one.name)])
+
+        async def remember(state: str, group: Sequence[Learner]) -> None:
+            await calm(group)
             PROGRESS.print(f"{', '.join(one.name for one in group)}: {state}")
             found.memory.setdefault(state, []).extend(megabytes(running.sandbox(one.name)) for one in group)
 

@@ -75,6 +75,14 @@ class RemoteCluster(Protocol):
 
 
 @runtime_checkable
+class PreparableCluster(Protocol):
+    """A cluster that can have processes ready before a run."""
+
+    def prepare(self) -> None:
+        """Have the processes of the next run ready, as soon as there is time. Starts nothing that does not run yet."""
+
+
+@runtime_checkable
 class DryRunCluster(Protocol):
     """A cluster to which jobs are submitted."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 
 from labkit.clusters import Cluster, InvalidJob, kinds
-from labkit.clusters.cluster import DryRunCluster, ReleasableCluster, RemoteCluster
+from labkit.clusters.cluster import DryRunCluster, PreparableCluster, ReleasableCluster, RemoteCluster
 from labkit.clusters.local import local
 from labkit.notebook.magics import Magic
 
@@ -57,6 +57,8 @@ def magics(choice: Choice) -> list[Magic]:
                 raise InvalidJob(f"{error}; cells still run on {choice.cluster.describe()}") from None
             choice.release()
             choice.chosen = chosen
+            if isinstance(chosen, PreparableCluster):
+                chosen.prepare()
         elif given:
             raise InvalidJob(f"name the kind of cluster: %cluster {' or %cluster '.join(kinds.registered())}")
         print(choice.describe())

@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass, field
 
 from labkit.clusters.forkserver import progress, rank_process, request
+from labkit.clusters.forkserver.rank_process import Beginning
 from labkit.linux.prctl import die_with_parent
 
 
@@ -31,31 +32,65 @@ class ChildProcess:
 
 
 def fork(
-    asked: request.Request, index: int, sock: int | None, shared: int, board: progress.Board, began: float
+    asked: request.Request,
+    index: int,
+    sock: int | None,
+    shared: int,
+    board: progress.Board,
+    began: float,
+    folder: str | None,
 ) -> ChildProcess:
     """Fork process `index` of the request.
 
     sock: a descriptor for its entry function. shared: a file that all processes of the run share. began: start of the
-    run on the monotonic clock.
+    run on the monotonic clock. folder: for the files of multiprocessing.
     """
+    commands, sending = os.pipe() if asked.commands else (None, None)
+    process = _fork(Beginning(asked, index, began, folder), index, shared, board, sock, commands)
+    if commands is not None and sending is not None:
+        os.close(commands)
+        os.set_blocking(sending, False)
+    process.commands = sending
+    return process
+
+
+def fork_ahead(index: int, shared: int, board: progress.Board) -> tuple[ChildProcess, int]:
+    """Fork process `index` of a run that is not known yet.
+
+    It begins when its pickled `Beginning` has been written to the descriptor that is returned, and that is closed.
+    """
+    waiting, beginning = os.pipe()
+    process = _fork(None, index, shared, board, beginning=waiting)
+    os.close(waiting)
+    return process, beginning
+
+
+def _fork(
+    known: Beginning | None,
+    index: int,
+    shared: int,
+    board: progress.Board,
+    sock: int | None = None,
+    commands: int | None = None,
+    beginning: int | None = None,
+) -> ChildProcess:
+    """known: None if it will arrive at `beginning`."""
     pipes = {kind: os.pipe() for kind in ("stdout", "stderr", "report")}
     dump = os.memfd_create("stacks")
-    commands, sending = os.pipe() if asked.commands else (None, None)
     supervisor = os.getpid()
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
         die_with_parent(supervisor)
         ends = {kind: write for kind, (_, write) in pipes.items()}
-        descriptors = rank_process.Descriptors(**ends, stacks=dump, shared=shared, socket=sock, commands=commands)
+        own = rank_process.Descriptors(
+            **ends, stacks=dump, shared=shared, socket=sock, commands=commands, beginning=beginning
+        )
         board.leave_others(index)
-        rank_process.run(asked, index, descriptors, began, board.slot(index))
+        rank_process.run(known, own, board.slot(index))
     streams = {}
     for kind, (read, write) in pipes.items():
         os.close(write)
         os.set_blocking(read, False)
         streams[read] = kind
-    if commands is not None and sending is not None:
-        os.close(commands)
-        os.set_blocking(sending, False)
-    return ChildProcess(index, pid, streams, dump, sending)
+    return ChildProcess(index, pid, streams, dump, None)

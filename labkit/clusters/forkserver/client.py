@@ -85,6 +85,7 @@ class ForkServer:
         self._control: socket.socket | None = None
         self._errors: IO[bytes] | None = None
         self._connections: set[socket.socket] = set()
+        self._expected: dict[str, Any] | None = None
         _all.add(self)
 
     def start(self) -> None:
@@ -98,6 +99,23 @@ class ForkServer:
             self._control = ours
             with theirs:
                 self._process = self._launch(theirs, self._errors)
+            self._announce()
+
+    def expect(self, entry: str, count: int) -> None:
+        """Have `count` processes for runs of `entry` forked ahead whenever it is idle; see spares.py.
+
+        Does nothing where the environment is fixed: what is judged there must not reach what waits for the next run.
+        """
+        expected = {"entry": entry, "early_imports": False, "spares": count}
+        if self._environment is None and expected != self._expected:
+            with held(), self._lock:
+                self._expected = expected
+                self._announce()
+
+    def _announce(self) -> None:
+        if self._expected is not None and self._control is not None:
+            with contextlib.suppress(OSError):  # it has ended; the next one is told at its start
+                datagrams.send(self._control, self._expected)
 
     def _is_running(self) -> bool:
         if self._process is None or self._control is None or self._process.poll() is not None:
@@ -111,6 +129,7 @@ class ForkServer:
     def take_over(self, begun: forkserver_process.Begun) -> None:
         """Be the forkserver that has been started ahead, with this process's environment."""
         self._process, self._control, self._errors = begun.process, begun.control, begun.errors
+        self._announce()
 
     def run(
         self,
@@ -249,7 +268,7 @@ class ForkServer:
             with self._lock, theirs:
                 assert self._control is not None
                 self._connections.add(ours)
-                fields = {"entry": asked.entry, "early_imports": asked.early_imports}
+                fields = {"entry": asked.entry, "early_imports": asked.early_imports, "spares": asked.spares}
                 datagrams.send(self._control, fields, [theirs.fileno()])
         except OSError:
             self._connections.discard(ours)

@@ -22,13 +22,14 @@ import numpy.random
 import torch
 
 from labkit.clusters import deepspeed_shared_memory
-from labkit.clusters.forkserver import reports
+from labkit.clusters.forkserver import reports, scratch
 from labkit.clusters.forkserver.output_batches import OutputBatches
 from labkit.clusters.forkserver.progress import Slot, private_slot
 from labkit.clusters.forkserver.request import Request
 from labkit.clusters.run import RankResult
 from labkit.linux.descriptors import close_all_but
 from labkit.trace import Trace
+from labkit.transport import pickled
 
 
 class Reporter(Protocol):
@@ -59,11 +60,26 @@ class Descriptors:
     report: int
     stacks: int
     """File that receives the stacks of all threads, on a crash and on SIGUSR1."""
-    socket: int | None
     shared: int
     """Empty file that all processes of the run have open."""
-    commands: int | None
+    socket: int | None = None
+    commands: int | None = None
     """Descriptor on which the client's `input` arrives, if requested."""
+    beginning: int | None = None
+    """Pipe on which a process that was forked ahead receives its `Beginning`."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a process needs to begin."""
+
+    request: Request
+    index: int
+    """Its number in the request."""
+    began: float
+    """Start of the run on the monotonic clock."""
+    scratch: str | None
+    """Folder for the files of multiprocessing."""
 
 
 class ProcessReporter:
@@ -154,14 +170,15 @@ def named(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def run(request: Request, index: int, descriptors: Descriptors, began: float, own: Slot) -> NoReturn:
-    """Run as process `index` of a run that began at `began` on the monotonic clock, and end."""
-    global _shared_file, _began, _commands, _slot
-    _shared_file, _began, _slot = descriptors.shared, began, own
-    _commands = -1 if descriptors.commands is None else descriptors.commands
+def run(beginning: Beginning | None, descriptors: Descriptors, own: Slot) -> NoReturn:
+    """Run as a process of a run, and end. beginning: None to wait for it; the process ends if it never comes."""
+    global _began
     exit_code = 1
     try:
-        _set_up(request, index, descriptors)
+        _set_up(descriptors, own)
+        beginning = beginning or _received(descriptors.beginning)
+        request, index, _began = beginning.request, beginning.index, beginning.began
+        _adopt(beginning)
         reporter = ProcessReporter(descriptors.report)
         sock = None if descriptors.socket is None else socket.socket(fileno=descriptors.socket)
         entry_function(request.entry)(request.job, index, request.options, reporter, sock)
@@ -176,12 +193,26 @@ def run(request: Request, index: int, descriptors: Descriptors, began: float, ow
         os._exit(exit_code)
 
 
-def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
+def _received(pipe: int | None) -> Beginning:
+    assert pipe is not None
+    with open(pipe, "rb") as waiting:
+        data = waiting.read()
+    if not data:
+        os._exit(0)
+    beginning: Beginning = pickled.loads(data)
+    return beginning
+
+
+def _set_up(descriptors: Descriptors, own: Slot) -> None:
+    """Be a process apart from its supervisor, whatever it will run."""
+    global _shared_file, _commands, _slot
+    _shared_file, _slot = descriptors.shared, own
+    _commands = -1 if descriptors.commands is None else descriptors.commands
     null = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((null, 0), (descriptors.stdout, 1), (descriptors.stderr, 2)):
         os.dup2(ours, standard)
     kept = {descriptors.report, descriptors.stacks, descriptors.socket, descriptors.shared, descriptors.commands}
-    close_all_but({0, 1, 2, *kept})
+    close_all_but({0, 1, 2, *kept, descriptors.beginning})
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _line_buffered(1), _line_buffered(2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -189,7 +220,15 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     faulthandler.enable(descriptors.stacks)
     faulthandler.register(signal.SIGUSR1, file=descriptors.stacks, all_threads=True)
+    # functions registered before the fork belong to the forkserver
+    atexit._clear()
+    deepspeed_shared_memory.leave_out_when_imported()
 
+
+def _adopt(beginning: Beginning) -> None:
+    """Take over environment, folder, path and arguments."""
+    request, index = beginning.request, beginning.index
+    scratch.use(beginning.scratch)
     if request.environment is not None:
         os.environ.clear()
         os.environ.update(request.environment)
@@ -204,12 +243,9 @@ def _set_up(request: Request, index: int, descriptors: Descriptors) -> None:
     sys.argv[:] = [request.job.filename] if script is None else script.argv
     if script is not None:
         sys.path.insert(0, script.folder)
-    # functions registered before the fork belong to the forkserver
-    atexit._clear()
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdigit() and int(threads) > 1:
         torch.set_num_threads(int(threads))
-    deepspeed_shared_memory.leave_out_when_imported()
     if preparation(request.entry) is None:
         # forked copies of one generator would draw the same numbers on every rank
         numpy.random.seed()

@@ -49,6 +49,12 @@ class Request:
         # what live ranks, which take commands, will run is not known yet
         return self.commands or early_imports.likely_used_by(_programs(self.job))
 
+    @property
+    def spares(self) -> int:
+        """Number of processes forked ahead that can serve it; 0 if none can, because it needs more than they have."""
+        plain = self.supervisor == SUPERVISOR and not self.commands and not self.sockets
+        return len(self.ranks) if plain else 0
+
 
 def _programs(job: Job) -> list[bytes]:
     """The job's own code, and the shipped modules that it names: a notebook ships the modules of all exercises."""

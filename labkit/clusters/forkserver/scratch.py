@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 
 def make(environment: Mapping[str, str]) -> str | None:
-    """Make this process, and all forked from it, use such a folder. Returns its path, or None if it cannot be created.
+    """Create such a folder. Returns its path, or None if it cannot be created.
 
     environment: that of the run, whose TMPDIR counts.
     """
@@ -22,8 +22,13 @@ def make(environment: Mapping[str, str]) -> str | None:
         os.mkdir(folder, 0o700)
     except OSError:  # each process then creates its own, as without the lab
         return None
-    multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # no public way
     return folder
+
+
+def use(folder: str | None) -> None:
+    """Make this process, and all forked from it, use the folder; None: one of its own."""
+    if folder is not None:
+        multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # private
 
 
 def remove(folder: str | None) -> None:

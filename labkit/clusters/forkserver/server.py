@@ -8,6 +8,7 @@ and, where the site asks for it, when it is idle: the client then starts another
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import select
 import signal
@@ -15,14 +16,15 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from labkit import idle_minutes
 from labkit.clusters.forkserver import scratch
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
-from labkit.clusters.forkserver.supervisor import supervise
+from labkit.clusters.forkserver.spares import Shape, Spares
+from labkit.clusters.forkserver.supervisor import supervise, supervise_ahead
 from labkit.linux import huge_pages, prctl, processes
 from labkit.torch_versions import early_imports
 from labkit.torch_versions.prefork_warmup import warm_up_groups
@@ -30,7 +32,7 @@ from labkit.transport import datagrams
 from labkit.zygote.server import share
 
 _QUIET_SECONDS = 2.0
-"""Time without requests after which the forkserver begins with what makes later runs start faster."""
+"""Time without requests after which the forkserver begins with what makes later runs start faster, spares at last."""
 _LOOK_SECONDS = 2.0
 """Time between two looks whether any child is left."""
 
@@ -51,8 +53,10 @@ def serve(
     known: set[str] = set()
     others: dict[str, socket.socket] = {}
     left = iter(meanwhile)
+    ahead = Spares()
     while True:
-        if not _something_comes(control, left, children, idle_seconds):
+        work = itertools.chain(left, _fork_ahead(ahead, control, children))
+        if not _something_comes(control, work, lambda: children - {ahead.pid}, idle_seconds):
             return  # a request that comes now is lost with `control`: the client notices, and starts another process
         asked, descriptors = datagrams.receive(control, 1)
         if asked is None:
@@ -65,15 +69,33 @@ def serve(
                 list(early_imports.load())
             known |= wanted
             share()
+            ahead.dismiss()
+        shape = Shape(entry, asked["spares"])
+        if not descriptors:
+            ahead.expect(shape)
+            continue
         connection = socket.socket(fileno=descriptors[0])
         if entry != prepared and preparation(entry):
             _hand_on(connection, others, asked, control, children, idle_seconds)
-        else:
-            with _child(children, signal.SIGTERM) as is_child:
-                if is_child:
+        elif not ahead.take(shape, connection):
+            with _child(children, signal.SIGTERM) as pid:
+                if pid == 0:
                     control.close()
                     supervise(connection)
         connection.close()
+
+
+def _fork_ahead(ahead: Spares, control: socket.socket, children: set[int]) -> Iterator[None]:
+    """Fork the spares that are missing."""
+    if ahead.missing is not None:
+        ours, theirs = datagrams.pair()
+        with _child(children, signal.SIGTERM) as pid, theirs:
+            if pid == 0:
+                control.close()
+                ours.close()
+                supervise_ahead(theirs, ahead.missing.count)
+        ahead.have(pid, ours)
+    yield
 
 
 def _hand_on(
@@ -89,8 +111,8 @@ def _hand_on(
     for _ in range(2):
         if entry not in others:
             others[entry], theirs = datagrams.pair()
-            with _child(children, signal.SIGKILL) as is_child:
-                if is_child:
+            with _child(children, signal.SIGKILL) as pid:
+                if pid == 0:
                     for held in (control, connection, *others.values()):
                         held.close()
                     _be_prepared(theirs, entry, idle_seconds)
@@ -118,8 +140,11 @@ def _be_prepared(control: socket.socket, entry: str, idle_seconds: float | None)
 
 
 @contextmanager
-def _child(children: set[int], with_parent: int) -> Iterator[bool]:
-    """Fork; the child gets True, and must not leave the block. with_parent: the signal that it gets when we end."""
+def _child(children: set[int], with_parent: int) -> Iterator[int]:
+    """Fork; yields the pid: 0 in the child, which must not leave the block.
+
+    with_parent: the signal that the child gets when we end.
+    """
     parent = os.getpid()
     # a child that ends at once must be registered before its SIGCHLD arrives
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -131,7 +156,7 @@ def _child(children: set[int], with_parent: int) -> Iterator[bool]:
     else:
         children.add(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    yield pid == 0
+    yield pid
 
 
 def idle_work(import_early: bool) -> Iterator[None]:
@@ -143,9 +168,9 @@ def idle_work(import_early: bool) -> Iterator[None]:
 
 
 def _something_comes(
-    control: socket.socket, work: Iterator[None], children: set[int], idle_seconds: float | None
+    control: socket.socket, work: Iterator[None], running: Callable[[], set[int]], idle_seconds: float | None
 ) -> bool:
-    """Wait for it, and work while idle; return False after `idle_seconds` if nothing comes and no child is left.
+    """Wait for it, and work while idle; return False after `idle_seconds` if nothing comes and nothing is running.
 
     Work begins after some quiet time: a process that is used only once need not do it.
     """
@@ -157,7 +182,7 @@ def _something_comes(
             return True
     if limit is None:
         return _readable(control, None)
-    while (left := limit - time.monotonic()) > 0 or children:
+    while (left := limit - time.monotonic()) > 0 or running():
         if _readable(control, left if left > 0 else _LOOK_SECONDS):
             return True
     return False

@@ -14,9 +14,10 @@ import time
 from typing import Any, NoReturn
 
 from labkit import hub_notices
-from labkit.clusters.forkserver import progress, rank_process, request, scratch, stack_dumps
+from labkit.clusters.forkserver import progress, rank_process, request, scratch, spares, stack_dumps
 from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
 from labkit.clusters.forkserver.child_process import ChildProcess, fork
+from labkit.clusters.forkserver.rank_process import Beginning
 from labkit.clusters.forkserver.relay import Relay
 from labkit.linux import prctl, proc, processes, shared_memory
 
@@ -40,14 +41,34 @@ def supervise(connection: socket.socket) -> NoReturn:
         os._exit(0)
 
 
+def supervise_ahead(control: socket.socket, count: int) -> NoReturn:
+    """Fork `count` processes; then serve the run for which `Spares.take` sends the connection, and end."""
+    try:
+        os.setsid()
+        prctl.adopt_orphans()
+        gc.freeze()
+        processes = spares.Processes(count)
+        connection = spares.taken(control)
+        asked, sockets = request.receive(connection)
+        Supervisor(connection, asked, processes).serve(sockets)
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)
+
+
 class Supervisor(Relay):
     """Supervises the processes of one run. Subclasses may override `_begin` and `_process_ended`."""
 
-    def __init__(self, connection: socket.socket, asked: request.Request) -> None:
+    def __init__(
+        self, connection: socket.socket, asked: request.Request, ahead: spares.Processes | None = None
+    ) -> None:
+        """ahead: processes that have been forked already."""
         super().__init__(connection)
         self._asked = asked
-        self._shared = os.memfd_create("shared")
-        self._board = progress.Board(len(asked.ranks))
+        self._ahead = ahead
+        self._shared = os.memfd_create("shared") if ahead is None else ahead.shared
+        self._board = progress.Board(len(asked.ranks)) if ahead is None else ahead.board
         # virtual ranks, many per process, detect hangs themselves
         watched = all(len(hosted) <= 1 for hosted in asked.ranks)
         self._activity = ActivityMonitor(self._board, asked.job.hang_timeout if watched else None)
@@ -113,8 +134,9 @@ class Supervisor(Relay):
             os.close(descriptor)
 
     def _start(self, asked: request.Request, index: int, sock: int | None) -> None:
-        """Fork process `index` of the request."""
-        self._watch(fork(asked, index, sock, self._shared, self._board, self._began))
+        """Start process `index` of the request."""
+        process = self._ahead and self._ahead.begin(Beginning(asked, index, self._began, self._scratch))
+        self._watch(process or fork(asked, index, sock, self._shared, self._board, self._began, self._scratch))
 
     def _terminate(self, *_: object) -> None:
         self._terminated = True

@@ -20,6 +20,7 @@ from labkit.linux.free_port import free_port
 MAX_RANKS = 128
 """Every rank is a process, connected to every other one."""
 _BACKENDS = ("gloo", "nccl")
+_ENTRY = "labkit.clusters.local.rank:main"
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,19 @@ class LocalCluster:
             processes["supervisor"] = "labkit.clusters.local.network_store:StoreHost"
         if job.call is not None:
             return _call(forkserver, job, on_output=on_output, on_state=on_state, timeout=timeout, **processes)
+        forkserver.expect(_ENTRY, len(processes["ranks"]))
         return forkserver.run(
-            "labkit.clusters.local.rank:main",
+            _ENTRY,
             job,
             **processes,
             on_output=on_output,
             on_state=on_state,
             timeout=timeout,
         )
+
+    def prepare(self) -> None:
+        """See `PreparableCluster`."""
+        (self.forkserver or shared()).expect(_ENTRY, self.nnodes * self.nproc_per_node)
 
     def _run_elastic(
         self,
@@ -217,7 +223,7 @@ def _call(forkserver: ForkServer, job: Job, **options: Any) -> Run:
     try:
         transfer.send([ours for ours, _ in pairs])
         theirs = [theirs for _, theirs in pairs]
-        run = forkserver.run("labkit.clusters.local.rank:main", transfer.job, sockets=theirs, **options)
+        run = forkserver.run(_ENTRY, transfer.job, sockets=theirs, **options)
         return transfer.read(run)
     finally:
         for pair in pairs:
