@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 
 
-def warm_up_groups() -> None:
+def warm_up_groups(times: int = 8) -> None:
     """Create, use and destroy a process group without connections, threads or devices.
+
+    times: Python specialises the instructions of a function after 8 runs.
 
     Python writes into its own data while it runs code for the first few times: specialised instructions, caches,
     imports within functions. Data written here need not be written, and so copied, in each fork: a rank starts in half
@@ -24,7 +26,7 @@ def warm_up_groups() -> None:
     with contextlib.suppress(Exception):
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        for _ in range(_TIMES):
+        for _ in range(times):
             try:
                 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
                 x = torch.ones(1)
@@ -39,5 +41,3 @@ def warm_up_groups() -> None:
 
 
 _GPUS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-_TIMES = 8
-"""Runs of a function after which Python specialises its instructions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import faulthandler
 import importlib
@@ -28,6 +29,7 @@ from labkit.clusters.forkserver.progress import Slot, private_slot
 from labkit.clusters.forkserver.request import Request
 from labkit.clusters.run import RankResult
 from labkit.linux.descriptors import close_all_but
+from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.trace import Trace
 from labkit.transport import pickled
 
@@ -176,7 +178,9 @@ def run(beginning: Beginning | None, descriptors: Descriptors, own: Slot) -> NoR
     exit_code = 1
     try:
         _set_up(descriptors, own)
-        beginning = beginning or _received(descriptors.beginning)
+        if beginning is None:
+            _warm_up()
+            beginning = _received(descriptors.beginning)
         request, index, _began = beginning.request, beginning.index, beginning.began
         _adopt(beginning)
         reporter = ProcessReporter(descriptors.report)
@@ -191,6 +195,13 @@ def run(beginning: Beginning | None, descriptors: Descriptors, own: Slot) -> NoR
         flush()
         # skips the interpreter's shutdown: it would tear down process groups whose peers are gone, and wait for them
         os._exit(exit_code)
+
+
+def _warm_up() -> None:
+    """Write, while there is time, into memory that every rank writes into, so that the kernel copies it now."""
+    warm_up_groups(times=1)
+    _seed_generators()
+    compile(ast.parse("import torch\nx = [y for y in range(3)]\nprint(x[0])"), "<warm-up>", "exec")
 
 
 def _received(pipe: int | None) -> Beginning:
@@ -248,9 +259,13 @@ def _adopt(beginning: Beginning) -> None:
         torch.set_num_threads(int(threads))
     if preparation(request.entry) is None:
         # forked copies of one generator would draw the same numbers on every rank
-        numpy.random.seed()
-        # torch.seed() would look for GPUs, whose generators are created and seeded on first use
-        torch.default_generator.seed()
+        _seed_generators()
+
+
+def _seed_generators() -> None:
+    numpy.random.seed()
+    # torch.seed() would look for GPUs, whose generators are created and seeded on first use
+    torch.default_generator.seed()
 
 
 def _end_as_a_program_does() -> None:
