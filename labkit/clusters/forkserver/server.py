@@ -53,9 +53,11 @@ def serve(
     known: set[str] = set()
     others: dict[str, socket.socket] = {}
     left = iter(meanwhile)
+    supervisors: set[int] = set()  # those of runs
     ahead = Spares()
     while True:
-        work = itertools.chain(left, _fork_ahead(ahead, control, children))
+        supervisors &= children
+        work = itertools.chain(left, _fork_ahead(ahead, control, children, supervisors))
         if not _something_comes(control, work, lambda: children - {ahead.pid}, idle_seconds):
             return  # a request that comes now is lost with `control`: the client notices, and starts another process
         asked, descriptors = datagrams.receive(control, 1)
@@ -77,16 +79,23 @@ def serve(
         connection = socket.socket(fileno=descriptors[0])
         if entry != prepared and preparation(entry):
             _hand_on(connection, others, asked, control, children, idle_seconds)
-        elif not ahead.take(shape, connection):
+        elif pid := ahead.take(shape, connection):
+            supervisors.add(pid)
+        else:
             with _child(children, signal.SIGTERM) as pid:
                 if pid == 0:
                     control.close()
                     supervise(connection)
+            supervisors.add(pid)
         connection.close()
 
 
-def _fork_ahead(ahead: Spares, control: socket.socket, children: set[int]) -> Iterator[None]:
-    """Fork the spares that are missing."""
+def _fork_ahead(
+    ahead: Spares, control: socket.socket, children: set[int], supervisors: set[int]
+) -> Iterator[float | None]:
+    """Fork the spares that are missing, once no run is under way: ranks that train need cores and memory themselves."""
+    while ahead.missing is not None and children & supervisors:
+        yield _LOOK_SECONDS
     if ahead.missing is not None:
         ours, theirs = datagrams.pair()
         with _child(children, signal.SIGTERM) as pid, theirs:
@@ -95,7 +104,7 @@ def _fork_ahead(ahead: Spares, control: socket.socket, children: set[int]) -> It
                 ours.close()
                 supervise_ahead(theirs, ahead.missing.count)
         ahead.have(pid, ours)
-    yield
+    yield None
 
 
 def _hand_on(
@@ -168,7 +177,7 @@ def idle_work(import_early: bool) -> Iterator[None]:
 
 
 def _something_comes(
-    control: socket.socket, work: Iterator[None], running: Callable[[], set[int]], idle_seconds: float | None
+    control: socket.socket, work: Iterator[float | None], running: Callable[[], set[int]], idle_seconds: float | None
 ) -> bool:
     """Wait for it, and work while idle; return False after `idle_seconds` if nothing comes and nothing is running.
 
@@ -177,8 +186,8 @@ def _something_comes(
     limit = None if idle_seconds is None else time.monotonic() + idle_seconds
     if _readable(control, _QUIET_SECONDS if idle_seconds is None else min(_QUIET_SECONDS, idle_seconds)):
         return True
-    for _ in work:
-        if _readable(control, 0):
+    for seconds in work:
+        if _readable(control, seconds or 0):
             return True
     if limit is None:
         return _readable(control, None)

@@ -16,7 +16,7 @@ from labkit.clusters.forkserver.rank_process import Beginning
 from labkit.transport import datagrams, pickled
 
 MOST = 8
-"""Maximum number of processes that are forked ahead: each holds about 6 MB."""
+"""Maximum number of processes that are forked ahead: each holds about 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class Spares:
         self.pid, self._control = pid, control
         self._shape, self.missing = self.missing, None
 
-    def take(self, shape: Shape, connection: socket.socket) -> bool:
-        """Make them serve the run on `connection`; False if there are none of this shape."""
-        return shape == self._shape and self._tell([connection.fileno()])
+    def take(self, shape: Shape, connection: socket.socket) -> int | None:
+        """Make them serve the run on `connection`. Return their supervisor's pid, or None if none has this shape."""
+        pid = self.pid
+        return pid if shape == self._shape and self._tell([connection.fileno()]) else None
 
     def dismiss(self) -> None:
         """Make them end."""

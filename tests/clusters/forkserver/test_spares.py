@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -149,6 +150,20 @@ def test_errors_and_signals_are_those_of_any_rank(rig: Rig) -> None:
             Job(source="print('here', flush=True)\nimport time\ntime.sleep(600)"), on_output=interrupt
         )
     assert not any(psutil.pid_exists(pid) for pid in spares)
+
+
+def test_none_are_forked_while_a_run_is_under_way(rig: Rig, tmp_path: Path) -> None:
+    _, spares = rig.waiting(3)
+    source = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'end')!r}):\n    time.sleep(0.05)"
+    run = threading.Thread(target=rig.run, args=(source, 3))
+    run.start()
+    end = time.monotonic() + 3  # the forkserver looks after two seconds
+    while time.monotonic() < end:
+        assert [*below(rig.pid).values()] == [spares]
+        time.sleep(0.05)
+    (tmp_path / "end").touch()
+    run.join()
+    assert rig.waiting(3)[1] != spares
 
 
 def interrupt(*_: object) -> None:
