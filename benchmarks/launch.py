@@ -2,7 +2,8 @@
 
 - start: from running a cell to every rank's first line, and to the end of the job; a gloo program with one all-reduce,
   alternately on fresh ranks of `local` and under `torchrun --standalone`. `local` forks its ranks from a forkserver
-  that has imported torch: it starts once per notebook, and its time is given separately.
+  that has imported torch: it starts once per notebook, and its time is given separately. After a pause, as between
+  two cells that a person runs, up to 8 ranks have been forked ahead.
 - first: a new notebook, from `%load_ext labkit` to the end of its first `%%torchrun` cell, alternately with a torchrun
   of the same program.
 - cell: one all-reduce on existing ranks, alternately with `%%ranks` and with ipyparallel's `%%px`.
@@ -43,6 +44,7 @@ from labkit.clusters.forkserver import ForkServer
 PARTS = ("start", "first", "cell", "memory", "tail")
 OURS_PER_TURN = 5
 """Starts of `local` per start of torchrun, which takes much longer."""
+PAUSE_SECONDS = 5.0
 CELLS_PER_TURN = 5
 PROGRESS = Console(stderr=True)
 
@@ -78,12 +80,17 @@ def starts(options: argparse.Namespace) -> Table:
         program.write_text(PROGRAM)
         for ranks in options.ranks:
             ours: list[Seconds] = []
+            rested: list[Seconds] = []
             theirs: list[Seconds] = []
             for _ in track(range(options.repetitions), f"{ranks} ranks", console=PROGRESS, transient=True):
                 ours += [seconds_locally(forkserver, ranks) for _ in range(OURS_PER_TURN)]
                 theirs.append(seconds_with_torchrun(program, ranks))
+                time.sleep(PAUSE_SECONDS)
+                rested.append(seconds_locally(forkserver, ranks))
             for index, what in enumerate(("every rank's first line", "the job has ended")):
-                _compare(table, (str(ranks), what), [pair[index] for pair in ours], [pair[index] for pair in theirs])
+                for starts, until in ((ours, what), (rested, "the same, after a pause")):
+                    times = [pair[index] for pair in starts], [pair[index] for pair in theirs]
+                    _compare(table, (str(ranks), until), *times)
     forkserver.close()
     table.caption = f"The first start of all, which imports torch, took {warming:.1f} s."
     return table

@@ -20,6 +20,7 @@ def test_prints_each_figure_beside_its_peer() -> None:
     output = subprocess.run([sys.executable, str(LAUNCH), *options], check=True, capture_output=True, text=True).stdout
     pair = r"│ +\d+ \(\d+\) │ +\d+ \(\d+\) │ +[\d.]+x"
     assert re.search(rf"2 │ every rank's first line {pair}", output), output
+    assert len(re.findall(rf"2 │ the same, after a pause +{pair}", output)) == 2, output
     assert re.search(rf"2 │ the job has ended +{pair}", output), output
     assert re.search(rf"│ +2 {pair}", output), output
     assert re.search(r"2 │ the ranks +│ +\d+ │ +\d+ │ 1/\d", output), output
