@@ -16,7 +16,7 @@ import torch
 
 from labkit.torch_versions.dispatch import no_modes
 
-__all__ = ["layouts_once", "local_part", "plan_once", "propagate_once", "unmarked_for_compilers"]
+__all__ = ["layouts_once", "local_part", "parts_once", "plan_once", "propagate_once", "unmarked_for_compilers"]
 
 _MOST = 1 << 14
 """Decisions that are kept of each kind."""
@@ -69,6 +69,46 @@ def layouts_once() -> None:
         for name in names:
             if name in getattr(layout, "__dict__", {}):
                 setattr(layout, name, functools.cache(vars(layout)[name]))
+
+
+@functools.cache
+def parts_once() -> None:
+    """Compute the parts of a mesh once, such as `mesh["data"]`: each call copies them. May be called repeatedly.
+
+    torch makes a new mesh at each call, whose hash covers all ranks.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    changed: Any = DeviceMesh
+    original, state = changed.__getitem__, changed.__getstate__
+
+    def copied(mesh: Any) -> Any:
+        part = object.__new__(DeviceMesh)
+        for name, value in vars(mesh).items():
+            part.__dict__[name] = value.copy() if value.__class__ in (dict, list) else value
+        return part
+
+    @functools.wraps(original)
+    def known_part(self: Any, names: Any) -> Any:
+        names = (names,) if names.__class__ is str else names
+        own, groups = self._mesh_dim_names, getattr(self, "_dim_group_names", None)
+        # the name of a flattened mesh may be that of another one later
+        if not groups or names == own or names.__class__ is not tuple or not all(name in own for name in names):
+            return original(self, names)
+        form = names, tuple(groups)
+        parts = vars(self).setdefault("_known_parts", {})
+        if form not in parts:
+            parts[form] = original(self, names)
+            hash(parts[form])  # a mesh keeps its hash
+        return copied(parts[form])
+
+    @functools.wraps(state)
+    def state_without_parts(self: Any) -> Any:
+        kept = state(self)
+        kept.pop("_known_parts", None)
+        return kept
+
+    changed.__getitem__, changed.__getstate__ = known_part, state_without_parts
 
 
 @functools.cache

@@ -163,3 +163,34 @@ def test_redistributions_of_fake_tensors_take_the_steps_of_real_ones_at_each_pla
     assert fake == real
     assert len({*fake}) == 4, "each rank has shards of other sizes"
     assert runs[0].trace.events == runs[1].trace.events
+
+
+PARTS = """
+import copy
+mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("data", "tensor", "one"))
+told = []
+def look(part):
+    groups = [dist.get_process_group_ranks(group) for group in part.get_all_groups()]
+    told.append((str(part), part.mesh.tolist(), part.get_coordinate(), part.get_local_rank(0), groups))
+for _ in range(2):  # the second time the part is known
+    for names in ("data", "tensor", ("data", "one")):
+        part = mesh[names]
+        look(part)
+        look(copy.copy(part))
+        told.append((part == mesh[names], hash(part) == hash(mesh[names]), part is mesh[names], hasattr(part, "mark")))
+        part.mark = True
+    look(mesh["data", "tensor"]["tensor"])
+    look(mesh["data", "tensor"]._flatten("both"))
+    told.append((mesh["data", "tensor", "one"] is mesh, sorted(vars(copy.copy(mesh)))))
+    try:
+        mesh["tensor", "data"]
+    except KeyError as error:
+        told.append(str(error))
+print(told)
+"""
+
+
+def test_known_parts_of_a_mesh_are_those_that_torch_makes() -> None:
+    fake, real = (output(PARTS, 4, fake) for fake in (True, False))
+    assert fake == real
+    assert len({*fake}) == 4, "each rank has a place of its own"
