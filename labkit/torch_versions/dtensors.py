@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import operator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from labkit.torch_versions.dispatch import no_modes
 
-__all__ = ["layouts_once", "local_part", "parts_once", "plan_once", "propagate_once", "unmarked_for_compilers"]
+__all__ = [
+    "layouts_once", "local_part", "parts_once", "plan_once", "propagate_once", "signatures_once", "specs_in_one_step",
+    "unmarked_for_compilers",
+]  # fmt: skip
 
 _MOST = 1 << 14
 """Decisions that are kept of each kind."""
@@ -109,6 +114,68 @@ def parts_once() -> None:
         return kept
 
     changed.__getitem__, changed.__getstate__ = known_part, state_without_parts
+
+
+@functools.cache
+def specs_in_one_step() -> None:
+    """Make a DTensor's specification in one step if its placements are known. May be called repeatedly.
+
+    torch derives the order of shards from the placements each time, and checks it with each attribute that it sets.
+    """
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    changed: Any = DTensorSpec
+    fields = ("mesh", "placements", "tensor_meta", "shard_order", "use_strided_shard_as_shard_order")
+    if tuple(changed.__dataclass_fields__) != fields:
+        return  # of an earlier torch
+    original = changed.__init__
+    orders: dict[Any, tuple[Any, bool]] = {}
+
+    @functools.wraps(original)
+    def init(
+        self: Any,
+        mesh: Any,
+        placements: Any,
+        tensor_meta: Any = None,
+        shard_order: Any = None,
+        use_strided_shard_as_shard_order: bool | None = None,
+    ) -> None:
+        strided = use_strided_shard_as_shard_order
+        if shard_order is not None or placements.__class__ is not tuple or tensor_meta.__class__ is not TensorMeta:
+            original(self, mesh, placements, tensor_meta, shard_order, strided)
+            return
+        form = placements, tuple([placement.__class__ for placement in placements]), strided
+        known = orders.get(form)
+        if known is None:
+            original(self, mesh, placements, tensor_meta, shard_order, strided)
+            _keep(orders, form, (self.shard_order, self.use_strided_shard_as_shard_order))
+        else:
+            values = mesh, placements, tensor_meta, *known
+            self.__dict__.update(zip(fields, values, strict=True), _hash=None)
+
+    changed.__init__ = init
+
+
+@functools.cache
+def signatures_once() -> None:
+    """Let `distribute_module` look once at the signatures of equal partial functions. May be called repeatedly.
+
+    It only counts their arguments, and each `parallelize_module` makes two of them for each module.
+    """
+    from torch.distributed.tensor import _api
+
+    known: dict[Any, inspect.Signature] = {}
+
+    def signature(function: Any) -> inspect.Signature:
+        if function.__class__ is not functools.partial:
+            return inspect.signature(function)
+        form = function.func, len(function.args), tuple(function.keywords)
+        if form not in known:
+            _keep(known, form, inspect.signature(function))
+        return known[form]
+
+    changed: Any = _api
+    changed.inspect = SimpleNamespace(signature=signature)
 
 
 @functools.cache

@@ -31,7 +31,10 @@ device_of: Callable[[torch.Tensor], torch.device] = attrgetter(_DEVICE)
 """The device that a fake tensor represents."""
 
 _empty = torch.empty
+_as_strided_ = torch.Tensor.as_strided_
 _make_subclass = torch.Tensor._make_subclass
+_set_version = torch._C._autograd._unsafe_set_version_counter
+_META = torch.device("meta")
 _forbid_data_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
@@ -68,7 +71,12 @@ def fake_view(
 
     offset: of its first element in the memory, in elements of `dtype`. dtype and device: by default those of `base`.
     """
-    meta = _empty(0, dtype=dtype or base.dtype, device="meta")
+    if dtype is None or dtype is base.dtype:
+        view = fake_tensor(base, device or device_of(base))
+        _as_strided_(view, size, stride, offset)
+        _set_version((view,), (0,))  # the line above counts as a write
+        return view
+    meta = _empty(0, dtype=dtype, device=_META)
     meta.set_(base.untyped_storage(), offset, size, stride)
     return fake_tensor(meta, device or device_of(base))
 

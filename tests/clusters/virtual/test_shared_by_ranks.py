@@ -194,3 +194,27 @@ def test_known_parts_of_a_mesh_are_those_that_torch_makes() -> None:
     fake, real = (output(PARTS, 4, fake) for fake in (True, False))
     assert fake == real
     assert len({*fake}) == 4, "each rank has a place of its own"
+
+
+SHARDED_TWICE = """
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+told = []
+for _ in range(2):  # the second time all specifications are known
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5))
+    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["data"])
+    model(torch.ones(3, 6)).sum().backward()
+    for parameter in model.parameters():
+        for tensor in (parameter, parameter.grad, parameter.detach()):
+            told.append((str(tensor.placements), tuple(tensor.shape), tensor.stride(), tuple(tensor.to_local().shape)))
+print(told)
+"""
+
+
+def test_parameters_that_are_sharded_twice_are_those_of_real_ranks() -> None:
+    # the last line, after DTensor's advice
+    fake, real = ([text.splitlines()[-1] for text in output(SHARDED_TWICE, 4, fake)] for fake in (True, False))
+    assert fake == real
+    assert "StridedShard" in fake[0]

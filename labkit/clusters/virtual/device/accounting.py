@@ -17,7 +17,15 @@ from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.hardware import Topology
 from labkit.torch_versions.dispatch import find_rules_in_one_step
-from labkit.torch_versions.dtensors import layouts_once, parts_once, plan_once, propagate_once, unmarked_for_compilers
+from labkit.torch_versions.dtensors import (
+    layouts_once,
+    parts_once,
+    plan_once,
+    propagate_once,
+    signatures_once,
+    specs_in_one_step,
+    unmarked_for_compilers,
+)
 from labkit.torch_versions.fsdp import chunks_on_demand, strides_once
 from labkit.torch_versions.tensors import meshes_apart, objects_without_modes
 from labkit.trace import MemorySample
@@ -56,6 +64,8 @@ class Ledger:
         if shapes_only:
             parts_once()
             plan_once()
+            specs_in_one_step()
+            signatures_once()
             unmarked_for_compilers()
             strides_once()
             objects_without_modes()

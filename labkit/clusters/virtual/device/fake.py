@@ -152,7 +152,7 @@ def made(result: _Result, args: Any, kwargs: Any) -> Any:
     kind = result.__class__
     if kind is NewResult:
         size, stride, dtype, device, _ = result  # type: ignore[misc]  # it is a NewResult
-        return fake_tensor(_empty_strided(size, stride, dtype=dtype, device="meta"), device)
+        return fake_tensor(_empty_strided(size, stride, dtype=dtype, device=_META), device)
     if kind is _AliasResult:
         number, size, stride, dtype, device, offset = result  # type: ignore[misc]  # as above
         base = args[number]
@@ -166,6 +166,7 @@ def made(result: _Result, args: Any, kwargs: Any) -> Any:
 
 
 _empty_strided = torch.empty_strided
+_META = torch.device("meta")
 _OF_CONSTANTS = ("add_", "_local_scalar_dense", "lift_fresh")
 _OF_NUMBERS = ("arange", "full", "ones", "zeros")
 
