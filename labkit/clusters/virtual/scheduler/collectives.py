@@ -14,6 +14,7 @@ from torch import Tensor
 from labkit.clusters.virtual.scheduler.diagnosis import MismatchError
 from labkit.clusters.virtual.scheduler.requests import Collective
 from labkit.torch_versions.dispatch import DisableTorchDispatch
+from labkit.torch_versions.fake_tensors import FakeTensor
 
 PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -50,6 +51,8 @@ def signature(call: Collective) -> Any:
 
 def has_data(tensor: Tensor) -> bool:
     """False for `meta` and fake tensors, which have a shape but no data."""
+    if tensor.__class__ is FakeTensor:
+        return False  # without torch's query for the device, which passes through all modes
     return not tensor.is_meta and (tensor.__class__ in PLAIN or not hasattr(tensor, "fake_mode"))
 
 
