@@ -189,9 +189,10 @@ def traffic(draw: Callable[..., Any]) -> Traffic:
     for number in sorted(behind):
         paths[number], begins[number] = paths[number - 1], max(begins[number - 1 : number + 1])
     sizes = draw(st.lists(st.integers(1, 12), min_size=len(paths), max_size=len(paths)))
-    # at times at which no message begins or ends: it would be open which of them counts as there
-    when = st.integers(0, 6).map(lambda time: time + Fraction(1, 97))
-    loads = draw(st.lists(st.tuples(when, on, st.integers(1, 6)), max_size=3, unique_by=lambda load: load[0]))
+    drawn = draw(st.lists(st.tuples(st.integers(0, 6), on, st.integers(1, 6)), max_size=3))
+    # at times at which no message begins or ends: it would be open which of them counts as there. A load makes others
+    # end later, by fractions with its own prime number only
+    loads = [(time + Fraction(1, prime), *load) for prime, (time, *load) in zip((97, 89, 83), drawn, strict=False)]
     flows = {number: tuple(path) for number, path in enumerate(paths)}
     by_number = dict(enumerate(sizes)), dict(enumerate(begins))
     return Traffic([Fraction(rate) for rate in rates], flows, *by_number, behind, sorted(loads))
