@@ -44,6 +44,31 @@ def chunks_on_demand() -> None:
     changed._chunk_with_empty = _Chunks
 
 
+@functools.cache
+def shards_padded_once() -> None:
+    """Let fully_shard see that a fake parameter's shard is padded already; it would pad it again.
+
+    May be called repeatedly. It compares addresses of their memory, which fake tensors do not have.
+    """
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+    changed: Any = FSDPParam
+    original = changed.reset_sharded_param
+
+    @functools.wraps(original)
+    def reset(self: Any) -> None:
+        parameter = getattr(self._module_info.module, self._module_info.param_name)
+        local, padded = getattr(parameter, "_local_tensor", None), self._sharded_param_data
+        if not self.pin_memory and local.__class__ is padded.__class__ is FakeTensor:
+            memory = padded.untyped_storage()
+            if memory.nbytes() and memory._cdata == local.untyped_storage()._cdata:
+                self.sharded_param, self._sharding_spec = parameter, parameter._spec
+                return
+        original(self)
+
+    changed.reset_sharded_param = reset
+
+
 class _Chunks(Sequence[Tensor]):
     """`torch.chunk(tensor, number, dim)`, with empty chunks at the end if these are fewer than `number`."""
 

@@ -145,6 +145,9 @@ mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
 by_row, by_column = torch.nn.Linear(6, 5), torch.nn.Linear(8, 5, bias=False)  # 5 rows: 2, 2, 1 and none
 fully_shard(by_row, mesh=mesh)
 fully_shard(by_column, mesh=mesh, shard_placement_fn=lambda parameter: Shard(1))
+for _ in range(2):
+    by_row(torch.ones(3, 6)).sum().backward()
+    by_column(torch.ones(3, 8)).sum().backward()
 parameters = [*by_row.parameters(), *by_column.parameters()]
 [(tuple(p.shape), tuple(p.to_local().shape), p.to_local().stride()) for p in parameters]
 """
@@ -157,6 +160,7 @@ def test_fsdp_shards_fake_parameters_as_it_shards_real_ones() -> None:
     )
     assert fake.values == real.values
     assert [values[0][1] for values in fake.values] == [(2, 6), (2, 6), (1, 6), (0, 6)]
+    assert what_happened(fake.trace) == what_happened(real.trace), "no shard is padded twice"
 
 
 def test_what_one_rank_has_computed_no_rank_computes_again() -> None:

@@ -26,7 +26,7 @@ from labkit.torch_versions.dtensors import (
     specs_in_one_step,
     unmarked_for_compilers,
 )
-from labkit.torch_versions.fsdp import chunks_on_demand, strides_once
+from labkit.torch_versions.fsdp import chunks_on_demand, shards_padded_once, strides_once
 from labkit.torch_versions.tensors import meshes_apart, objects_without_modes
 from labkit.trace import MemorySample
 
@@ -71,6 +71,7 @@ class Ledger:
             objects_without_modes()
             adam_updates.install()
             chunks_on_demand()
+            shards_padded_once()
             _collect_as_often_for_each_rank(topology.world_size)
         if account:
             report_to_accounts()
