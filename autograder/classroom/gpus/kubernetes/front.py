@@ -102,6 +102,9 @@ class Front(ForCells):
         else:
             self._require_left(self._own(f"({RUN})", name))
         if plural == "jobs":
+            # what the ledger and the stop button know of a run is by its name
+            if not self._runs.begin_job(name):
+                raise web.HTTPError(409, f"the Job of the run {name} was made before")
             await self._keep_apart()
         status, answer = await self._ask("POST", f"/{path}", made)
         if plural == "secrets" and status >= 300:

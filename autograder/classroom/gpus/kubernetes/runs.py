@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS runs (
     name TEXT PRIMARY KEY, user TEXT NOT NULL, time INTEGER NOT NULL, gone INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS runs_left ON runs (user) WHERE NOT gone;
+CREATE TABLE IF NOT EXISTS runs_with_jobs (name TEXT PRIMARY KEY);
 """
 
 
@@ -30,6 +31,12 @@ class Runs:
         """Keep that a new run is this user's. Returns False if the name was used before, by whomever."""
         with closing(self._open()) as database, database:
             done = database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, 0)", (name, user, int(now)))
+            return done.rowcount == 1
+
+    def begin_job(self, name: str) -> bool:
+        """Keep that a run has a Job. Returns False if it has had one: a second would be taken for the first."""
+        with closing(self._open()) as database, database:
+            done = database.execute("INSERT OR IGNORE INTO runs_with_jobs VALUES (?)", (name,))
             return done.rowcount == 1
 
     def forget(self, name: str) -> None:

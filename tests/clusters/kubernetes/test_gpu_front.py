@@ -1,0 +1,97 @@
+"""Requests that no client of labkit's makes: the front alone, with the stand-in's API behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_cluster import StandInCluster
+from tornado import web
+from tornado.httpclient import AsyncHTTPClient
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
+
+from autograder.classroom.gpus.gpu_page import ForCells
+from autograder.classroom.gpus.kubernetes.cluster import Cluster
+from autograder.classroom.gpus.kubernetes.front import Front
+from autograder.classroom.gpus.kubernetes.pod_jobs import PodJobs
+from autograder.classroom.gpus.kubernetes.runs import Runs
+from autograder.classroom.gpus.ledger import Ledger
+from autograder.classroom.gpus.watch import Watch
+from autograder.classroom.site import GpuPods, Gpus
+from labkit.clusters.kubernetes import manifest
+from labkit.clusters.kubernetes.manifest import Names, Shape
+
+PODS = GpuPods(image="lab:1", hub_address="http://hub:8082", namespace="lab")
+NAMES = Names("labkit-0000000001", "lab", "0123456789abcdef")
+JOBS, SECRETS = "/apis/batch/v1/namespaces/lab/jobs", "/api/v1/namespaces/lab/secrets"
+
+
+@dataclass
+class Place:
+    """A front that runs, and what is behind it."""
+
+    address: str
+    standin: StandInCluster
+    watch: Watch
+    runs: Runs
+
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+        data = None if body is None else json.dumps(body)
+        client = AsyncHTTPClient(max_clients=200)
+        answer = await client.fetch(
+            self.address + path, method=method, body=data, raise_error=False, allow_nonstandard_methods=True
+        )
+        return answer.code, answer.body.decode()
+
+
+Attack = Callable[[Callable[[Place], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def attack(standin: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attack:
+    """Returns what runs a coroutine beside the front, whose only user is ada."""
+    standin.controllers.close()
+    standin.kubelet.close()
+
+    async def as_ada(page: ForCells) -> None:
+        page.current_user = {"name": "ada"}
+
+    monkeypatch.setattr(ForCells, "prepare", as_ada)
+
+    async def run(steps: Callable[[Place], Awaitable[None]]) -> None:
+        ledger = Ledger(tmp_path / "gpus.sqlite")
+        runs = Runs(tmp_path / "gpus.sqlite")
+        async with Cluster.connected("lab") as cluster:
+            watch = Watch(PodJobs(cluster, runs), ledger, Gpus(cluster="kubernetes", kubernetes=PODS), ["ada"])
+            given: dict[str, Any] = {"watch": watch, "cluster": cluster, "runs": runs, "pods": PODS, "template": {}}
+            socket, port = bind_unused_port()
+            server = HTTPServer(web.Application([("/kubernetes/(.*)", Front, {"classroom": None})], **given))
+            server.add_socket(socket)
+            await steps(Place(f"http://127.0.0.1:{port}/kubernetes", standin, watch, runs))
+            server.stop()
+            await server.close_all_connections()
+
+    return lambda steps: asyncio.run(run(steps))
+
+
+def job(gpus: int) -> dict[str, Any]:
+    return manifest.job(NAMES, Shape("lab:1", 1, gpus, gpus), 60, 600)
+
+
+def test_a_run_has_one_job_ever(attack: Attack) -> None:
+    """A second one would be counted as the first: with its GPUs."""
+
+    async def steps(place: Place) -> None:
+        assert (await place.ask("POST", SECRETS, manifest.secret(NAMES, b"x")))[0] == 201
+        assert (await place.ask("POST", JOBS, job(0)))[0] == 201
+        place.standin.store.delete("jobs", "lab", NAMES.run)  # as the cluster does when it is over for long
+        status, text = await place.ask("POST", JOBS, job(4))
+        assert status == 409 and "was made before" in text
+
+    attack(steps)
