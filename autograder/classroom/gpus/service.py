@@ -65,7 +65,7 @@ class Stop(GpuPage):
         if not self.is_instructor:
             raise web.HTTPError(403, "Only instructors stop jobs here; interrupt your cell, or use scancel.")
         try:
-            if not await asyncio.to_thread(self.watch.stop, self.get_body_argument("job"), self.user):
+            if not await self.watch.in_thread(self.watch.stop, self.get_body_argument("job"), self.user):
                 raise web.HTTPError(404, "No job of the course with a GPU has this number; it may have ended.")
         except SchedulerFailed as problem:
             raise web.HTTPError(502, f"That was refused: {problem}") from None
@@ -76,7 +76,7 @@ async def keep_looking(watch: Watch) -> None:
     """Look until the service ends."""
     while True:
         try:
-            await asyncio.to_thread(watch.look)
+            await watch.in_thread(watch.look)
         except Exception:  # the limits must hold after a look that failed for any other reason, too
             logging.getLogger("gpus").exception("a look at the jobs has failed")
             watch.problem = "the last look at the jobs has failed; the hub's log has the reason"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from autograder.classroom.gpus import rules
 from autograder.classroom.gpus.jobs import Job, Scheduler, SchedulerFailed
@@ -14,6 +18,7 @@ from autograder.classroom.gpus.ledger import Ledger
 from autograder.classroom.site import Gpus
 
 _log = logging.getLogger("gpus")
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -32,6 +37,14 @@ class Watch:
     problem: str = ""
     """Why the last look has failed; empty if it has not."""
     _looks: threading.Lock = field(default_factory=threading.Lock)
+    _threads: ThreadPoolExecutor = field(default_factory=ThreadPoolExecutor)
+
+    async def in_thread(self, function: Callable[..., _T], *arguments: object) -> _T:
+        """Call a function that asks the scheduler, without blocking the loop.
+
+        The loop's own threads must stay free: each request to the API of Kubernetes needs one (aiohttp's proxies).
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *arguments))
 
     def look(self) -> None:
         """Look once. A look that fails changes nothing, and the next one makes up for it."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,5 +95,18 @@ def test_a_run_has_one_job_ever(attack: Attack) -> None:
         place.standin.store.delete("jobs", "lab", NAMES.run)  # as the cluster does when it is over for long
         status, text = await place.ask("POST", JOBS, job(4))
         assert status == 409 and "was made before" in text
+
+    attack(steps)
+
+
+def test_cells_that_end_together_do_not_wait_for_each_other_s_threads(attack: Attack) -> None:
+    async def steps(place: Place) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        names = [Names(f"labkit-{number:010x}", "lab", NAMES.session) for number in range(12)]
+        for each in names:
+            assert place.runs.begin(each.run, "ada", time.time())
+        asked = [place.ask("DELETE", f"{SECRETS}/{each.run}") for each in names]
+        assert [status for status, _ in await asyncio.wait_for(asyncio.gather(*asked), 60)] == [200] * len(names)
+        assert place.runs.left("ada") == {}
 
     attack(steps)

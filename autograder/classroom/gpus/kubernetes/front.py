@@ -127,7 +127,7 @@ class Front(ForCells):
         _, name = self._object(path)
         self._require_left(name)
         # a short run may begin and end between two looks
-        await asyncio.to_thread(self.watch.look)
+        await self.watch.in_thread(self.watch.look)
         await self._end(name)
         self.finish({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
@@ -146,7 +146,7 @@ class Front(ForCells):
     async def _end(self, name: str) -> None:
         """Delete a run's objects. Raises `web.HTTPError` if one cannot be deleted: the run is then still there."""
         try:
-            await asyncio.to_thread(self.watch.scheduler.cancel, name)
+            await self.watch.in_thread(self.watch.scheduler.cancel, name)
         except SchedulerFailed as problem:
             raise web.HTTPError(502, f"the run {name} could not be deleted: {problem}") from None
 
