@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import time
+from typing import Any
 from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuthCallbackHandler
@@ -19,6 +20,7 @@ from autograder.classroom.gpus.jobs import Scheduler, SchedulerFailed
 from autograder.classroom.gpus.kubernetes.cluster import Cluster
 from autograder.classroom.gpus.kubernetes.pod_jobs import PodJobs
 from autograder.classroom.gpus.kubernetes.runs import Runs
+from autograder.classroom.gpus.kubernetes.turns import Turns
 from autograder.classroom.gpus.ledger import Ledger, day_name
 from autograder.classroom.gpus.watch import Watch
 from autograder.classroom.pages.page import PREFIX, Elsewhere
@@ -103,11 +105,13 @@ def application(classroom: configured.Classroom, watch: Watch) -> web.Applicatio
 
 def open_to_pods(classroom: configured.Classroom, watch: Watch, cluster: Cluster, runs: Runs, pods: GpuPods) -> None:
     """Answer cells in pods, which need not reach the hub's proxy for it, at a port of their own."""
-    from autograder.classroom.gpus.kubernetes.front import Front  # its packages are those of servers on Kubernetes
+    # its packages are those of servers on Kubernetes
+    from autograder.classroom.gpus.kubernetes.front import MOST_RUNS, Front
 
     given, template = {"classroom": classroom}, read_template(pods.pod_template or None)
     handlers = [("/mine", Mine, given), ("/kubernetes/(.*)", Front, given)]
-    for_cells = web.Application(handlers, watch=watch, cluster=cluster, runs=runs, pods=pods, template=template)
+    behind: dict[str, Any] = {"watch": watch, "cluster": cluster, "runs": runs, "turns": Turns(2 * MOST_RUNS)}
+    for_cells = web.Application(handlers, **behind, pods=pods, template=template)
     for_cells.listen(port_of(pods.hub_address), max_body_size=2 * SECRET_LIMIT_BYTES)
 
 

@@ -23,6 +23,7 @@ from autograder.classroom.gpus.kubernetes.cluster import Cluster
 from autograder.classroom.gpus.kubernetes.front import Front
 from autograder.classroom.gpus.kubernetes.pod_jobs import PodJobs
 from autograder.classroom.gpus.kubernetes.runs import Runs
+from autograder.classroom.gpus.kubernetes.turns import TooMany, Turns
 from autograder.classroom.gpus.ledger import Ledger
 from autograder.classroom.gpus.watch import Watch
 from autograder.classroom.site import GpuPods, Gpus
@@ -72,6 +73,7 @@ def attack(standin: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         async with Cluster.connected("lab") as cluster:
             watch = Watch(PodJobs(cluster, runs), ledger, Gpus(cluster="kubernetes", kubernetes=PODS), ["ada"])
             given: dict[str, Any] = {"watch": watch, "cluster": cluster, "runs": runs, "pods": PODS, "template": {}}
+            given["turns"] = Turns(20)
             socket, port = bind_unused_port()
             server = HTTPServer(web.Application([("/kubernetes/(.*)", Front, {"classroom": None})], **given))
             server.add_socket(socket)
@@ -97,6 +99,40 @@ def test_a_run_has_one_job_ever(attack: Attack) -> None:
         assert status == 409 and "was made before" in text
 
     attack(steps)
+
+
+def test_no_job_is_made_for_a_run_that_is_being_deleted(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Cluster.send
+
+    async def steps(place: Place) -> None:
+        deleting: list[asyncio.Task[Any]] = []
+
+        async def slow(cluster: Cluster, method: str, path: str, *more: Any, **named: Any) -> Any:
+            if path.endswith("/networkpolicies"):
+                deleting.append(asyncio.create_task(place.ask("DELETE", f"{SECRETS}/{NAMES.run}")))
+                await asyncio.wait(deleting, timeout=1)  # until it waits for its turn
+            return await send(cluster, method, path, *more, **named)
+
+        monkeypatch.setattr(Cluster, "send", slow)
+        assert (await place.ask("POST", SECRETS, manifest.secret(NAMES, b"x")))[0] == 201
+        assert (await place.ask("POST", JOBS, job(1)))[0] == 201
+        assert (await deleting[0])[0] == 200
+        assert [name for name in place.standin.names() if "policies" not in name] == []
+
+    attack(steps)
+
+
+def test_few_changes_of_one_learner_wait_and_nobody_waits_for_another() -> None:
+    async def steps() -> None:
+        turns = Turns(1)
+        async with turns.of("ada"), turns.of("grace"):
+            with pytest.raises(TooMany):
+                async with turns.of("ada"):
+                    pass
+        async with turns.of("ada"):
+            pass
+
+    asyncio.run(steps())
 
 
 def test_cells_that_end_together_do_not_wait_for_each_other_s_threads(attack: Attack) -> None:

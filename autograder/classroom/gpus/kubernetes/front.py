@@ -6,10 +6,12 @@ Who asks is known by the token of the learner's server, and a run's name belongs
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from aiohttp import ClientError
@@ -24,12 +26,13 @@ from autograder.classroom.gpus.kubernetes import shapes
 from autograder.classroom.gpus.kubernetes.cluster import ANSWER_SECONDS, Cluster
 from autograder.classroom.gpus.kubernetes.runs import Runs
 from autograder.classroom.gpus.kubernetes.shapes import GROUPS, RUN, OtherShape
+from autograder.classroom.gpus.kubernetes.turns import TooMany, Turns
 from autograder.classroom.site import GpuPods
 from labkit.clusters.kubernetes.manifest import CONTAINER, WAIT_LIMIT_SECONDS
 
 _POLICIES = "apis/networking.k8s.io/v1"
 _REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_MOST_RUNS, _MOST_STREAMS = 16, 100
+MOST_RUNS, _MOST_STREAMS = 16, 100
 """Of one learner at a time: each run has three objects in the cluster's database, each stream is a connection."""
 _SPARE_SECONDS = 3600
 
@@ -41,10 +44,11 @@ class Front(ForCells):
     """Open ones, by user."""
 
     def initialize(self, classroom: configured.Classroom) -> None:
-        """The application's settings have `cluster`, `runs`, `pods` and `template`: what each run's pods are."""
+        """Settings of the application: `cluster`, `runs`, `turns`, `pods`, and `template`: what each run's pods are."""
         super().initialize(classroom)
         self._cluster: Cluster = self.settings["cluster"]
         self._runs: Runs = self.settings["runs"]
+        self._turns: Turns = self.settings["turns"]
         self._pods: GpuPods = self.settings["pods"]
         self._streaming: asyncio.Task[Any] | None = None
 
@@ -79,6 +83,10 @@ class Front(ForCells):
         """Make a part of a run. Its Secret comes first, and with it the run is the learner's."""
         if path == _REVIEW:
             return self._review()
+        async with self._turn():
+            await self._make(path)
+
+    async def _make(self, path: str) -> None:
         plural = next((one for one, group in GROUPS.items() if path == self._cluster.path(group, one)[1:]), "")
         if not plural:
             raise _nothing_else()
@@ -125,11 +133,21 @@ class Front(ForCells):
     async def delete(self, path: str) -> None:
         """Delete a run, whichever part of it is named."""
         _, name = self._object(path)
-        self._require_left(name)
-        # a short run may begin and end between two looks
-        await self.watch.in_thread(self.watch.look)
-        await self._end(name)
+        async with self._turn():
+            self._require_left(name)
+            # a short run may begin and end between two looks
+            await self.watch.in_thread(self.watch.look)
+            await self._end(name)
         self.finish({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for earlier changes of the learner's: a Job that is made while its run is deleted would stay."""
+        try:
+            async with self._turns.of(self.user):
+                yield
+        except TooMany:
+            raise web.HTTPError(429, "too many of your runs begin or end: wait for some of them") from None
 
     async def _begin(self, name: str) -> None:
         """Take a name for a new run. What is left of old ones, whose notebooks cannot have deleted them, is deleted."""
@@ -138,8 +156,8 @@ class Front(ForCells):
         for old, begun in runs.left(user).items():
             if begun + longest < now:
                 await self._end(old)
-        if len(runs.left(user)) >= _MOST_RUNS:
-            raise web.HTTPError(403, f"you have {_MOST_RUNS} runs: interrupt some, or restart their kernels")
+        if len(runs.left(user)) >= MOST_RUNS:
+            raise web.HTTPError(403, f"you have {MOST_RUNS} runs: interrupt some, or restart their kernels")
         if not runs.begin(name, user, now):
             raise web.HTTPError(409, f"the name {name} was used before")
 
