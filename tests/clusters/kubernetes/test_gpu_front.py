@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from standin_cluster import StandInCluster
@@ -19,6 +20,8 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
 from autograder.classroom.gpus.gpu_page import ForCells
+from autograder.classroom.gpus.kubernetes import cluster as cluster_module
+from autograder.classroom.gpus.kubernetes import front
 from autograder.classroom.gpus.kubernetes.cluster import Cluster
 from autograder.classroom.gpus.kubernetes.front import Front
 from autograder.classroom.gpus.kubernetes.pod_jobs import PodJobs
@@ -118,6 +121,33 @@ def test_no_job_is_made_for_a_run_that_is_being_deleted(attack: Attack, monkeypa
         assert (await place.ask("POST", JOBS, job(1)))[0] == 201
         assert (await deleting[0])[0] == 200
         assert [name for name in place.standin.names() if "policies" not in name] == []
+
+    attack(steps)
+
+
+def test_who_reads_slowly_keeps_few_connections_and_none_of_the_hub_s_own(
+    attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_MOST_STREAMS", 3)
+    monkeypatch.setattr(cluster_module, "_CONNECTIONS", 3)
+
+    async def steps(place: Place) -> None:
+        place.standin.api.read_log = lambda *_: iter([b"x" * 100_000] * 200)
+        pod = f"{NAMES.run}-0-abcde"
+        assert place.runs.begin(NAMES.run, "ada", time.time())
+        status = {"containerStatuses": [{"state": {"running": {}}}]}
+        place.standin.store.create("pods", "lab", {"metadata": {"name": pod, "labels": {}}, "status": status})
+        log = f"/api/v1/namespaces/lab/pods/{pod}/log"
+        address = urlsplit(place.address)
+        readers = [await asyncio.open_connection(address.hostname, address.port, limit=1000) for _ in range(3)]
+        for reader, writer in readers:
+            writer.write(f"GET {address.path}{log} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert b"200 OK" in await reader.readline()
+        assert (await place.ask("GET", log))[0] == 429
+        await place.watch.in_thread(place.watch.look)
+        assert place.watch.problem == ""
+        for _, writer in readers:
+            writer.close()
 
     attack(steps)
 

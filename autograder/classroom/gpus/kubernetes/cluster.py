@@ -20,8 +20,9 @@ _MERGE_PATCH = "application/merge-patch+json"
 class Cluster:
     """One namespace. Made in a running event loop, and used there; `ask_from_thread` is for other threads."""
 
-    def __init__(self, client: Any, namespace: str) -> None:
-        self._client = client
+    def __init__(self, client: Any, own: Any, namespace: str) -> None:
+        """client, own: `ApiClient` for learners' requests, and one for the hub's own, which must never wait."""
+        self._client, self._own = client, own
         self._loop = asyncio.get_running_loop()
         self.namespace = namespace
 
@@ -34,8 +35,8 @@ class Cluster:
         configuration = client.Configuration()
         await log_in(configuration)
         configuration.connection_pool_maxsize = _CONNECTIONS
-        async with client.ApiClient(configuration) as api:
-            yield cls(api, namespace)
+        async with client.ApiClient(configuration) as api, client.ApiClient(configuration) as own:
+            yield cls(api, own, namespace)
 
     async def send(
         self,
@@ -46,14 +47,25 @@ class Cluster:
         seconds: float | None = ANSWER_SECONDS,
     ) -> Any:
         """Return aiohttp's response, whatever its status; close it. path: `/api/v1/...`; seconds: None: no limit."""
+        return await self._send(self._client, method, path, query, body, seconds)
+
+    async def _send(
+        self,
+        client: Any,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: object,
+        seconds: float | None,
+    ) -> Any:
         from aiohttp import ClientTimeout
 
         content = _MERGE_PATCH if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json", "Content-Type": content}
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
-        return await self._client.rest_client.request(
+        await client.update_params_for_auth(headers, [], ["BearerToken"])
+        return await client.rest_client.request(
             method,
-            self._client.configuration.host + path,
+            client.configuration.host + path,
             query_params=list((query or {}).items()),
             headers=headers,
             body=body,
@@ -72,7 +84,7 @@ class Cluster:
         from aiohttp import ClientError
 
         async def ask() -> tuple[int, bytes]:
-            async with await self.send(method, path, query, body) as response:
+            async with await self._send(self._own, method, path, query, body, ANSWER_SECONDS) as response:
                 return response.status, await response.read()
 
         try:

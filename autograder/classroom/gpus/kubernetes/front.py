@@ -242,7 +242,8 @@ class Front(ForCells):
     async def _pass_on(self, path: str, query: dict[str, str] | None = None) -> None:
         """Answer with the cluster's answer, as it comes in."""
         streams = bool(query and (query.get("watch") or query.get("follow")))
-        if streams and self._streams[self.user] >= _MOST_STREAMS:
+        # also of a log that is not followed: whoever reads it slowly keeps a connection
+        if self._streams[self.user] >= _MOST_STREAMS:
             raise web.HTTPError(429, f"you follow {_MOST_STREAMS} pods and logs: restart kernels that run no cell")
         self._streaming = asyncio.current_task()
         self._streams[self.user] += 1
