@@ -197,6 +197,8 @@ def test_the_message_says_what_differs() -> None:
         as_ada(changed(sent_job(), f"{CONTAINER}/image", "mine:1"))
     with pytest.raises(OtherShape, match=r"template\.spec\.hostNetwork is not allowed"):
         as_ada(changed(sent_job(), f"{POD}/hostNetwork", True))
+    with pytest.raises(OtherShape, match=r"spec\.a\\nb\\ud800 is not allowed"):
+        as_ada(changed(sent_job(), "spec/a\nb\ud800", True))
     missing = sent_job()
     del missing["spec"]["template"]["spec"]["automountServiceAccountToken"]
     with pytest.raises(OtherShape, match="automountServiceAccountToken is missing"):

@@ -150,7 +150,8 @@ def _compare(made: Any, sent: Any, place: str = "") -> None:
         for key in [*made, *sent]:
             inner = f"{place}.{key}" if place else str(key)
             if key not in made or key not in sent:
-                raise OtherShape(f"{inner[:200]} is {'missing' if key in made else 'not allowed'}")
+                named = inner[:200].encode("unicode_escape").decode()  # for the hub's log, too
+                raise OtherShape(f"{named} is {'missing' if key in made else 'not allowed'}")
             _compare(made[key], sent[key], inner)
     elif isinstance(made, list) and isinstance(sent, list) and len(made) == len(sent):
         for number, (one, other) in enumerate(zip(made, sent, strict=True)):
