@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import sys
@@ -123,6 +124,14 @@ def meshes_apart() -> None:
             setattr(mesh, name, apart(vars(mesh)[name]))
     if isinstance(vars(mesh).get("mesh"), property):
         mesh.mesh = property(apart(vars(mesh)["mesh"].fget))  # type: ignore[assignment]
+
+    def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+        copied = memo[id(self)] = object.__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return copied
+
+    if "__deepcopy__" not in vars(mesh):
+        mesh.__deepcopy__ = apart(deepcopy)  # type: ignore[attr-defined]
 
 
 def objects_without_modes() -> None:

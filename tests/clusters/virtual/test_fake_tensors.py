@@ -163,6 +163,18 @@ def test_fsdp_shards_fake_parameters_as_it_shards_real_ones() -> None:
     assert what_happened(fake.trace) == what_happened(real.trace), "no shard is padded twice"
 
 
+def test_a_distributed_tensor_is_copied_with_its_mesh() -> None:
+    source = """
+        import copy
+        from torch.distributed.tensor import Shard, distribute_tensor
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("data",))
+        copied = copy.deepcopy(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
+        (copied + 1).full_tensor().shape, copied.device_mesh == mesh, copied.device_mesh["data"].size()
+    """
+    fake, real = (run(dedent(source), 2, fake=fake).raise_if_failed().values for fake in (True, False))
+    assert fake == real == [((4, 4), True, 2)] * 2
+
+
 def test_what_one_rank_has_computed_no_rank_computes_again() -> None:
     source = """
         from torch._subclasses.fake_tensor import FakeTensorMode
