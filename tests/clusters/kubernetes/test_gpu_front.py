@@ -125,6 +125,21 @@ def test_no_job_is_made_for_a_run_that_is_being_deleted(attack: Attack, monkeypa
     attack(steps)
 
 
+def test_the_table_of_runs_grows_slowly(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "_MOST_A_DAY", 2)
+
+    async def steps(place: Place) -> None:
+        assert place.runs.begin("labkit-00000000ff", "ada", time.time() - 90_000)
+        assert place.runs.begin("labkit-00000000fe", "grace", time.time())
+        for number, expected in enumerate((201, 201, 429), start=1):
+            each = Names(f"labkit-{number:010x}", "lab", NAMES.session)
+            assert (await place.ask("POST", SECRETS, manifest.secret(each, b"x")))[0] == expected
+            await place.ask("DELETE", f"{SECRETS}/{each.run}")
+        assert place.runs.begun("ada", time.time() - 60) == 2
+
+    attack(steps)
+
+
 def test_who_reads_slowly_keeps_few_connections_and_none_of_the_hub_s_own(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

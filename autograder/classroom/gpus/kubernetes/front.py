@@ -34,6 +34,8 @@ _POLICIES = "apis/networking.k8s.io/v1"
 _REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 MOST_RUNS, _MOST_STREAMS = 16, 100
 """Of one learner at a time: each run has three objects in the cluster's database, each stream is a connection."""
+_MOST_A_DAY, _DAY_SECONDS = 2000, 86400
+"""Runs that one learner may begin: each leaves a row in the table."""
 _SPARE_SECONDS = 3600
 
 
@@ -158,6 +160,8 @@ class Front(ForCells):
                 await self._end(old)
         if len(runs.left(user)) >= MOST_RUNS:
             raise web.HTTPError(403, f"you have {MOST_RUNS} runs: interrupt some, or restart their kernels")
+        if runs.begun(user, now - _DAY_SECONDS) >= _MOST_A_DAY:
+            raise web.HTTPError(429, f"you have begun {_MOST_A_DAY} runs in a day: try again later")
         if not runs.begin(name, user, now):
             raise web.HTTPError(409, f"the name {name} was used before")
 

@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS runs (
     name TEXT PRIMARY KEY, user TEXT NOT NULL, time INTEGER NOT NULL, gone INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS runs_left ON runs (user) WHERE NOT gone;
+CREATE INDEX IF NOT EXISTS runs_begun ON runs (user, time);
 CREATE TABLE IF NOT EXISTS runs_with_jobs (name TEXT PRIMARY KEY);
 """
 
@@ -32,6 +33,12 @@ class Runs:
         with closing(self._open()) as database, database:
             done = database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, 0)", (name, user, int(now)))
             return done.rowcount == 1
+
+    def begun(self, user: str, since: float) -> int:
+        """Return how many runs of a user's have begun since then, Unix seconds; also those that are gone."""
+        with closing(self._open()) as database:
+            found = database.execute("SELECT COUNT(*) FROM runs WHERE user = ? AND time >= ?", (user, int(since)))
+            return int(found.fetchone()[0])
 
     def begin_job(self, name: str) -> bool:
         """Keep that a run has a Job. Returns False if it has had one: a second would be taken for the first."""
