@@ -32,21 +32,15 @@ class ChildProcess:
 
 
 def fork(
-    asked: request.Request,
-    index: int,
-    sock: int | None,
-    shared: int,
-    board: progress.Board,
-    began: float,
-    folder: str | None,
+    asked: request.Request, index: int, sock: int | None, shared: int, board: progress.Board, began: float
 ) -> ChildProcess:
     """Fork process `index` of the request.
 
     sock: a descriptor for its entry function. shared: a file that all processes of the run share. began: start of the
-    run on the monotonic clock. folder: for the files of multiprocessing.
+    run on the monotonic clock.
     """
     commands, sending = os.pipe() if asked.commands else (None, None)
-    process = _fork(Beginning(asked, index, began, folder), index, shared, board, sock, commands)
+    process = _fork(Beginning(asked, index, began), index, shared, board, sock, commands)
     if commands is not None and sending is not None:
         os.close(commands)
         os.set_blocking(sending, False)

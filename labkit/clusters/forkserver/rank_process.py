@@ -80,8 +80,8 @@ class Beginning:
     """Its number in the request."""
     began: float
     """Start of the run on the monotonic clock."""
-    scratch: str | None
-    """Folder for the files of multiprocessing."""
+    scratch: str | None = None
+    """Folder for the files of multiprocessing; None: the one that its supervisor had when it was forked, if any."""
 
 
 class ProcessReporter:

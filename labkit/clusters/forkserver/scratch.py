@@ -26,7 +26,7 @@ def make(environment: Mapping[str, str]) -> str | None:
 
 
 def use(folder: str | None) -> None:
-    """Make this process, and all forked from it, use the folder; None: one of its own."""
+    """Make this process, and all forked from it, use the folder; None changes nothing."""
     if folder is not None:
         multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # private
 

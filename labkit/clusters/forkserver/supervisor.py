@@ -93,6 +93,7 @@ class Supervisor(Relay):
         if self._is_withdrawn():
             return
         self._scratch = scratch.make(self._asked.environment or os.environ)
+        scratch.use(self._scratch)
         self._begin(sockets)
         if self._asked.timeout is not None:
             self._deadlines["timeout"] = time.monotonic() + self._asked.timeout
@@ -136,7 +137,7 @@ class Supervisor(Relay):
     def _start(self, asked: request.Request, index: int, sock: int | None) -> None:
         """Start process `index` of the request."""
         process = self._ahead and self._ahead.begin(Beginning(asked, index, self._began, self._scratch))
-        self._watch(process or fork(asked, index, sock, self._shared, self._board, self._began, self._scratch))
+        self._watch(process or fork(asked, index, sock, self._shared, self._board, self._began))
 
     def _terminate(self, *_: object) -> None:
         self._terminated = True
