@@ -79,9 +79,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         with open(folder / "log", "w") as log:
             process = stack.enter_context(subprocess.Popen(command, stderr=log, stdout=log))
         stack.callback(process.kill)
-        while not (listening := re.search(r'"address":"([^"]+)".*"Listening on"', (folder / "log").read_text())):
-            assert process.poll() is None, (folder / "log").read_text()
+        while "Server is ready to receive web requests" not in (log_so_far := (folder / "log").read_text()):
+            assert process.poll() is None, log_so_far
             time.sleep(0.05)
+        listening = re.search(r'"address":"([^"]+)".*"Listening on"', log_so_far)
+        assert listening, log_so_far
         found = Prometheus(f"http://{listening[1]}")
         while len(found.answers("training_loss")) < RANKS or not found.answers("training_alarms_total"):
             assert process.poll() is None, (folder / "log").read_text()
