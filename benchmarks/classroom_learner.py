@@ -17,6 +17,8 @@ from yarl import URL
 _PASSWORD = "correct horse"
 _POLL_SECONDS = 0.1
 _LIMIT_SECONDS = 300.0
+_RANKS = re.compile(r"^\[[\d, -]+\] ")
+"""The ranks before a line; while they run, these are apart."""
 _CONTROL = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -30,7 +32,7 @@ class Output:
 
     text: str
     first_line_seconds: float | None
-    """None if it has printed nothing."""
+    """Until its first line was on the page, where ranks still ran or not; None if it has printed nothing."""
     seconds: float
 
 
@@ -71,8 +73,8 @@ class Learner:
         return time.perf_counter() - began
 
     async def run(self, source: str) -> Output:
-        """Run one cell. Raises `CellFailed`."""
-        content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        """Run one cell, and watch it as a page does. Raises `CellFailed`."""
+        content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
         output = await self._ask("execute_request", content)
         assert isinstance(output, Output)
         return output
@@ -116,7 +118,8 @@ class Learner:
         request = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
         began = time.perf_counter()
         await self._socket.send_str(json.dumps(request))
-        text, first = "", None
+        text = ""
+        shown: list[tuple[float, str]] = []
         while True:
             message = await self._socket.receive(_LIMIT_SECONDS)
             if message.type != aiohttp.WSMsgType.TEXT:
@@ -125,10 +128,18 @@ class Learner:
             if said["parent_header"].get("msg_id") != identity:
                 continue
             now = time.perf_counter() - began
+            if said["msg_type"] != "execute_input":
+                shown.append((now, json.dumps(said["content"])))
             if said["msg_type"] == "stream":
                 text += said["content"]["text"]
-                first = now if first is None and "\n" in text else first
             elif said["msg_type"] == "error":
                 raise CellFailed(f"{self.name}: " + _CONTROL.sub("", "\n".join(said["content"]["traceback"])))
             elif said["msg_type"] == "status" and said["content"]["execution_state"] == "idle":
-                return Output(text, first, now)
+                return Output(text, _first_line_seconds(text, shown), now)
+
+
+def _first_line_seconds(text: str, shown: list[tuple[float, str]]) -> float | None:
+    """shown: the contents of all messages to the page, in the order of arrival, with their times."""
+    line = _RANKS.sub("", text.partition("\n")[0])
+    said = json.dumps(line)[1:-1]
+    return next((seconds for seconds, content in shown if said in content), None) if line else None

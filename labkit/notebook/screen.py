@@ -16,7 +16,12 @@ from IPython.display import clear_output, display, update_display
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+_QUIET_SECONDS = 0.2
+"""Time in which nothing is shown: what ends within it needs no display."""
+_LOOK_SECONDS = 0.03
+"""Pause between looks for the first thing to show, which people wait for."""
 _TICK_SECONDS = 0.2
+"""Pause between updates of it."""
 
 
 class View(Protocol):
@@ -28,7 +33,10 @@ class View(Protocol):
 
 
 class Watch:
-    """Shows `current(seconds)` five times a second while the `with` block runs; then `last()` replaces it.
+    """Shows `current(seconds)` while the `with` block runs; then `last()` replaces it.
+
+    The first thing to show appears as soon as there is one, but not before a fifth of a second; updates, five times a
+    second.
 
     view: the display; it must accept what `current` returns. None: `text_view(shell)`, for texts.
     current: what to show after that many seconds; nothing is shown while it is empty or None.
@@ -64,8 +72,10 @@ class Watch:
     def _tick(self) -> None:
         began = time.monotonic()
         shown: Any = None
-        while not self._ended.wait(_TICK_SECONDS):
+        pause = _QUIET_SECONDS
+        while not self._ended.wait(pause):
             current = self._current(time.monotonic() - began)
+            pause = _TICK_SECONDS if shown or current else _LOOK_SECONDS
             if current and current != shown:
                 self._view.show(current)
                 shown = current
