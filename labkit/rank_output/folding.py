@@ -77,19 +77,21 @@ def settle(lines: Iterable[OutputLine]) -> list[OutputLine]:
     """Order the lines of concurrent processes so that the order is the same in each run.
 
     Within a quarter of a second, the order of arrival is chance: take one line of each rank in turn, from rank 0.
-    So is which rank of a job starts first: a rank that prints its first line up to a second late is still in time.
+    So is which rank of a job starts first: a rank that prints its first line up to a second late is still in time, and
+    its quarter of a second begins then.
     """
     settled: list[OutputLine] = []
     burst: dict[int, list[OutputLine]] = defaultdict(list)
-    ends = starts_end = 0.0
+    began = 0.0
     for line in lines:
-        # a rank that is not in the first burst prints for the first time
-        starts = not settled and line.rank not in burst and line.time <= starts_end
-        if burst and line.time > ends and not starts:
-            settled += _in_turn(burst)
-            burst.clear()
+        if burst:
+            first = burst[line.rank][0].time if line.rank in burst else line.time
+            own = first if not settled and first <= began + _START_SECONDS else began
+            if line.time > own + _BURST_SECONDS:
+                settled += _in_turn(burst)
+                burst.clear()
         if not burst:
-            ends, starts_end = line.time + _BURST_SECONDS, line.time + _START_SECONDS
+            began = line.time
         burst[line.rank].append(line)
     return settled + _in_turn(burst)
 

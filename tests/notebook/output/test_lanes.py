@@ -57,6 +57,13 @@ def test_lines_of_processes_are_settled_by_turns_within_a_moment():
     # a rank that starts late is not
     late = [*lines((1, "hello 1"), (1, "same")), *lines((0, "hello 0"), (0, "same"), start=0.6)]
     assert shown(fold(settle(late))) == ["[0] hello 0", "[1] hello 1", "[0-1] same"]
+    # nor are two of them, one after the other
+    later = [line for start, rank in ((0.0, 0), (0.4, 2), (0.8, 1)) for line in
+             lines((rank, f"hello {rank}"), (rank, "same"), gap=0.1, start=start)]  # fmt: skip
+    assert shown(fold(settle(later))) == ["[0] hello 0", "[1] hello 1", "[2] hello 2", "[0-2] same"]
+    # what others have printed long after their first lines is shown before a line that may be an answer to it
+    answer = [*lines((0, "first"), (0, "asks"), gap=0.5), *lines((1, "answers"), start=0.8)]
+    assert shown(fold(settle(answer))) == ["[0] first", "[0] asks", "[1] answers"]
 
 
 def test_lines_of_virtual_ranks_keep_their_time_and_still_fold():
