@@ -26,11 +26,17 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("zygote") / "socket"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     with subprocess.Popen([sys.executable, "-P", "-c", _SERVE, str(path)], env=environment) as process:
-        while not path.exists():
+        while not listens(path):
             assert process.poll() is None
             time.sleep(0.01)
         yield str(path)
         process.kill()
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody does: the socket has its name before."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 def started(

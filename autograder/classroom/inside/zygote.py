@@ -22,7 +22,9 @@ def main(given: dict[str, Any], own: list[int]) -> None:
     """
     privileges.drop(given["uid"], given["processes"], given["file_bytes"])
     prctl.set_dumpable(True)  # to the learner its memory is no secret, and /proc is needed
+    listening = zygote.listen(os.environ[ADDRESS])  # before there is a server that asks
     if os.fork() == 0:
+        listening.close()
         zygote.start_afresh()
         prctl.set_name(server.NAME)
         server.main(own[0])
@@ -30,4 +32,4 @@ def main(given: dict[str, Any], own: list[int]) -> None:
     for descriptor in own:
         os.close(descriptor)
     prctl.set_name("zygote")
-    zygote.serve(zygote.listen(os.environ[ADDRESS]))()
+    zygote.serve(listening)()
