@@ -89,9 +89,13 @@ def test_a_hub_that_refuses_or_is_slow_or_gone_or_has_no_course_is_as_none(monke
     with hub(json.dumps(STATE).encode()) as asked, pytest.MonkeyPatch.context() as patch:
         patch.delenv(CLASSROOM_PAGE)
         assert answers(1) == [None] and asked == []
-    monkeypatch.setattr(course_state, "_LIMIT_SECONDS", 0.2)
     with hub(None) as asked:
-        assert answers(1) == [None] and asked
+        for seconds in (0.2, 2, 20):  # on a busy machine the question may not have arrived when the time is over
+            monkeypatch.setattr(course_state, "_LIMIT_SECONDS", seconds)
+            assert answers(1) == [None]
+            if asked:
+                break
+        assert asked
     monkeypatch.setenv(CLASSROOM_PAGE, "/services/classroom/")
     monkeypatch.setenv("JUPYTERHUB_API_URL", f"http://127.0.0.1:{free_port()}/hub/api")
     assert answers(1) == [None]

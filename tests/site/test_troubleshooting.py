@@ -26,7 +26,8 @@ GROUP = "import datetime, os, torch, torch.distributed as dist\nfrom torch impor
 DDP = GROUP + "DDP = nn.parallel.DistributedDataParallel\n"
 MESH = GROUP + "from torch.distributed.device_mesh import init_device_mesh\n"
 SHORT = "datetime.timedelta(seconds=1)"
-WAITS = "else:\n    import time; time.sleep(3)\n"
+WAITS = "else:\n    import time; time.sleep(600)\n"
+"""A rank that is there until the other one has failed, which ends both."""
 
 VIRTUAL = {
     "No process group yet": "import torch, torch.distributed as dist\ndist.all_reduce(torch.ones(2))",
