@@ -146,9 +146,11 @@ def test_interrupting_leaves_the_ranks_well(ranks):
 
 
 def test_a_time_out_says_where_each_rank_was(ranks):
-    error = ranks.run("%%ranks --timeout 0.5\nif rank == 2:\n    time.sleep(60)\ndist.barrier()").error
-    assert error.splitlines()[0] == "RankFailed: timeout after 0.5 s"
-    assert "line 4: dist.barrier()" in error and "rank 2 is missing: it is at line 3: time.sleep(60)" in error
+    cell = "%%ranks --timeout LIMIT\nif rank == 2:\n    time.sleep(600)\ndist.barrier()"
+    limit, outputs = ranks.run_within(cell, (0.5, 5, 50), "rank 2 is missing: it is at line 3")
+    error = outputs.error
+    assert error.splitlines()[0] == f"RankFailed: timeout after {limit:g} s"
+    assert "line 4: dist.barrier()" in error and "rank 2 is missing: it is at line 3: time.sleep(600)" in error
     assert ranks.run("%%ranks\nx[0].item() == rank").result == "[0-2] True"
 
 
@@ -179,9 +181,22 @@ def test_an_edited_exercise_reaches_the_ranks_and_is_told_once(ranks):
     ranks.run("%reset_exercise ring_allreduce")
 
 
+PRINTS_LATER = """%%ranks
+import pathlib, threading
+def later():
+    while not pathlib.Path("ended").exists():
+        time.sleep(0.01)
+    print("later", flush=True)
+    pathlib.Path(f"printed-{rank}").touch()
+threading.Thread(target=later).start()"""
+"""Threads that print when the cell has ended."""
+
+
 def test_what_threads_print_between_cells_is_shown(ranks):
-    ranks.run("%%ranks\nimport threading\nthreading.Timer(0.2, lambda: print('later', flush=True)).start()")
-    assert ranks.run("import time\ntime.sleep(1)").stdout == ""
+    ranks.run(PRINTS_LATER)
+    waits = "import pathlib, time\npathlib.Path('ended').touch()\n"
+    waits += "while not all(pathlib.Path(f'printed-{rank}').exists() for rank in range(3)): time.sleep(0.05)\n"
+    assert ranks.run(f"{waits}time.sleep(1)").stdout == ""
     assert ranks.run("%%ranks\nprint('now')").stdout == "printed since the last cell:\n[0-2] later\n[0-2] now\n"
 
 
@@ -236,9 +251,10 @@ def test_names_of_options_and_actions_are_completed(kernel):
 
 
 def test_ranks_that_no_cell_uses_end_where_the_site_says_so(ranks):
-    ranks.run("import os, psutil, time\nos.environ['LABKIT_IDLE_RANKS_MINUTES'] = '0.01'")
     pids = re.findall(r"alive +(\d+)", ranks.run("%ranks").stdout)
     assert len(pids) == 3
+    ranks.run("import os, psutil, time\nos.environ['LABKIT_IDLE_RANKS_MINUTES'] = '0.01'")
+    ranks.run("%ranks")  # from its end on they are idle
     ranks.run(f"while any(psutil.pid_exists(pid) for pid in {pids}): time.sleep(0.05)".replace("'", ""))
     ranks.run("del os.environ['LABKIT_IDLE_RANKS_MINUTES']")
     said = "the live ranks were ended: no cell has used them for 0.01 minutes, the time that this site allows"

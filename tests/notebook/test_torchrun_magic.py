@@ -111,39 +111,38 @@ dist.send(torch.ones(9), (dist.get_rank() + 1) % 3)"""
     assert "DeadlockError on every rank" in error and "cycle: 0 → 1 → 2 → 0" in error and "----> 4" in error
 
 
-def test_a_time_out_says_where_each_rank_was(kernel):
-    kernel.run(LOCAL)
-    error = kernel.run(
-        """%%torchrun --timeout 1.5
+HANGS = """%%torchrun OPTIONS
 import time, torch.distributed as dist
 dist.init_process_group()
 if dist.get_rank() == 2:
-    time.sleep(60)
+    time.sleep(600)
 dist.barrier()"""
-    ).error
-    assert error.splitlines()[0] == "RankFailed: timeout after 1.5 s"
-    assert "line 5: time.sleep(60)  in no operation" in error
-    assert re.search(r"\[0-1\]  Cell In\[\d+\], line 6: dist.barrier\(\)  waits in barrier #1 of the group 0-2", error)
+
+
+def test_a_time_out_says_where_each_rank_was(kernel):
+    kernel.run(LOCAL)
+    cell = HANGS.replace("OPTIONS", "--timeout LIMIT")
+    limit, outputs = kernel.run_within(cell, (1.5, 15, 150), "waits in barrier #1 of the group 0-2")
+    error = outputs.error
+    assert error.splitlines()[0] == f"RankFailed: timeout after {limit:g} s"
+    assert re.search(r"line 5: time.sleep\(600\) +in no operation", error)
+    assert re.search(r"\[0-1\]  Cell In\[\d+\], line 6: dist.barrier\(\) +waits in barrier #1 of the group 0-2", error)
 
 
 def test_a_hang_says_who_is_missing_and_what_to_try(kernel):
     kernel.run(LOCAL)
-    cell = """%%torchrun --hang-timeout 1
-import time, torch.distributed as dist
-dist.init_process_group()
-if dist.get_rank() == 2:
-    time.sleep(60)
-dist.barrier()"""
-    lines = kernel.run(cell).error.splitlines()
-    assert lines[0] == "RankFailed: hang: no output and no progress for 1 s"
+    cell = HANGS.replace("OPTIONS", "--hang-timeout LIMIT")
+    limit, outputs = kernel.run_within(cell, (1, 10, 100), "rank 2 is missing: it is at line 5")
+    lines = outputs.error.splitlines()
+    assert lines[0] == f"RankFailed: hang: no output and no progress for {limit:g} s"
     assert lines[3] == (
         "barrier #1 of the group 0-2: ranks 0-1 wait in it at line 6, "
-        "rank 2 is missing: it is at line 5: time.sleep(60)"
+        "rank 2 is missing: it is at line 5: time.sleep(600)"
     )
     assert lines[4].startswith("try: find out why rank 2 does not get past Cell In[")
-    short = cell.replace("60", "2.5")
-    assert kernel.run(f"{short}\n'done'".replace("timeout 1", "timeout 1 --on-hang wait")).result == "[0-2] 'done'"
-    assert kernel.run(f"{short}\n'done'".replace("timeout 1", "timeout off")).result == "[0-2] 'done'"
+    short = f"{cell.replace('600', '2.5')}\n'done'"
+    assert kernel.run(short.replace("LIMIT", "1 --on-hang wait")).result == "[0-2] 'done'"
+    assert kernel.run(short.replace("LIMIT", "off")).result == "[0-2] 'done'"
 
 
 def test_an_interrupt_says_where_virtual_ranks_were(kernel):
@@ -242,7 +241,9 @@ def assert_kept_as_shown(kernel, outputs):
 def test_a_silent_cell_is_shown_as_running_and_says_where_its_lines_will_be(kernel):
     kernel.run(LOCAL)
     outputs = kernel.run("%%torchrun -n 2\nimport time\ntime.sleep(2)", watched=True)
-    assert outputs.live and all(shown["state"].startswith("2 ranks running") for shown in outputs.live)
+    states = [shown["state"].partition(",")[0] for shown in outputs.live]
+    # on a busy machine it may take more than a second until they run
+    assert set(states) <= {"2 ranks starting", "2 ranks running"} and states[-1] == "2 ranks running", states
     (display,) = outputs.displays
     assert display["text/plain"].endswith(f"ends before that, it is in {outputs.live[0]['logs']}.")
     assert kernel.run("%runs").stdout.splitlines()[-1].endswith("nothing was printed")
@@ -261,7 +262,9 @@ print("done")"""
     outputs = kernel.run(cell, watched=True)
     bars = [text for shown in outputs.live for label, text, rank in shown["bars"] if "step" in text]
     assert len(set(bars)) > 3, "the progress bar is seen moving"
-    assert any(shown["state"] == "3 ranks running, 2 s" for shown in outputs.live)
+    running = [re.fullmatch(r"3 ranks running, (\d+) s", shown["state"]) for shown in outputs.live]
+    seconds = [int(state[1]) for state in running if state is not None]
+    assert seconds == sorted(seconds) and seconds[-1] >= 2, "a busy machine may skip one"
     kinds = [kind for kind, _ in outputs.messages if not kind.startswith("comm_")]
     after = kinds[kinds.index("clear_output") :]
     assert "display_data" not in after and outputs.stdout == "[0-2] step 25\n[0-2] done\n"
