@@ -7,7 +7,7 @@
 const SAVED_AFTER = 2000; // milliseconds: a shorter run is over before a page can be closed and opened
 const REPLACED_AFTER = 1000; // milliseconds for the kernel to remove the display itself
 const PRESENT_EVERY = 20000; // milliseconds
-const HEARD_AFTER = 1500; // milliseconds for the kernel to react to Stop
+const HEARD_AFTER = 6000; // milliseconds for the kernel to react to Stop, and for that to be heard, on a busy machine
 const ENDED = ["restarting", "autorestarting", "terminating", "dead"]; // status of a kernel that is gone
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const COLOURS = ["", "#c0392b", "#1e8449", "#9a6a00", "#1f5fbf", "#8e44ad", "#117a8b", ""];
