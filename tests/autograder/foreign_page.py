@@ -20,7 +20,7 @@ ATTACK = """async ({posts, pages, sockets}) => {
         const frame = document.createElement("iframe");
         frame.src = url;
         document.body.append(frame);
-        await new Promise(done => { frame.onload = done; setTimeout(done, 5000) });
+        await new Promise(done => { frame.onload = done });
         found[`frame ${url}`] = await settle((async () => frame.contentDocument.body.innerText)());
     }
     for (const [method, url, type, body] of posts) {
@@ -37,8 +37,7 @@ ATTACK = """async ({posts, pages, sockets}) => {
             const [name, ...value] = body.split("=");
             form.append(Object.assign(document.createElement("input"), {name, value: value.join("=")}));
             document.body.append(frame, form);
-            frame.onload = done;
-            setTimeout(done, 5000);
+            frame.onload = done;  // of what it is sent to: an empty one is loaded when it is added
             form.submit();
         });
     }

@@ -200,7 +200,7 @@ def test_each_service_s_token_has_only_what_the_service_needs(
 
 def test_the_culler_needs_no_certificate(ada: Person, classroom: Classroom) -> None:
     log = classroom.folder / "hub/hub.log"
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 240
     while not (asked := re.search(r"GET /hub/api/users.*culler", log.read_text())) and time.monotonic() < limit:
         time.sleep(0.3)
     said = log.read_text()
@@ -378,7 +378,7 @@ def test_a_learner_s_course_is_the_own_one_whatever_the_request_says(
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     needs_packages("chromium")
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=240_000)
     with sync_playwright() as playwright:
         flags = [*FLAGS, "--ignore-certificate-errors"]
         browser = playwright.chromium.launch(executable_path=program("chromium"), args=flags)
@@ -413,7 +413,10 @@ def test_nothing_of_a_submission_runs_in_the_instructor_s_browser(
     control = f"{classroom.address}/hub/control"
     page.route(control, lambda route: route.fulfill(body="".join(ACTIVE), content_type="text/html"))
     visit(page, control)
-    assert seen() == {"script", "img", "svg", "details", "frame", "link"}, "unprotected, each of them runs"
+    limit, each = time.monotonic() + 240, {"script", "img", "svg", "details", "frame", "link"}
+    while seen() != each:
+        assert time.monotonic() < limit, f"unprotected, each of them runs, not only {seen()}"
+        page.wait_for_timeout(100)
     asked.clear()
 
     course = f"{classroom.address}/services/small-course"
