@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -143,20 +144,20 @@ def test_ranks_of_two_nodes_that_wait_for_each_other_are_stopped_as_elsewhere() 
 
 def test_interrupting_ends_every_node_and_all_below() -> None:
     source = HEAD + "import multiprocessing\nmultiprocessing.Process(target=time.sleep, args=(600,)).start()\n"
-    source += "print('begun', flush=True)\ntime.sleep(600)"
-    begun = 0
+    source += "print('node', os.getppid(), flush=True)\ntime.sleep(600)"
+    nodes: list[psutil.Process] = []
+    below: list[psutil.Process] = []
 
     def interrupt(rank: int, stream: str, text: str) -> None:
-        nonlocal begun
-        begun += text.count("begun")
-        if begun == 2:
+        nodes.extend(psutil.Process(int(pid)) for pid in re.findall(r"node (\d+)", text))
+        if len(nodes) == 2:
+            below.extend(process for node in nodes for process in node.children(recursive=True))
             raise KeyboardInterrupt
 
-    local().run(Job(source="0", nproc_per_node=1))  # the forkserver is running
-    before = set(psutil.Process().children(recursive=True))
     with pytest.raises(KeyboardInterrupt):
         local(nproc_per_node=1, nnodes=2).run(Job(source=source, min_nnodes=1, max_restarts=1), interrupt)
-    _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=60)
+    assert len(below) == 6, "of each node its agent, one rank, and that rank's child"
+    _, alive = psutil.wait_procs([*nodes, *below], timeout=60)
     assert not alive
 
 

@@ -18,8 +18,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     while data := os.read(commands(), 1 << 16):
         total += len(data)
         if data.endswith(b"sleep"):
-            print("sleeping", flush=True)
             try:
+                print("sleeping", flush=True)
                 time.sleep(600)
             except KeyboardInterrupt:
                 print("interrupted", flush=True)

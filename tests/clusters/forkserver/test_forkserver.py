@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from clocks import LateClock
 
 from labkit import Job, Run, local, virtual
 from labkit.clusters import Cluster, State
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver import ForkServer, shared
 from labkit.clusters.forkserver.collector import KEPT_OUTPUT_CHARACTERS
 
 
@@ -21,12 +22,13 @@ def run(source: str, ranks: int = 1, **options: object) -> Run:
     return local(nproc_per_node=ranks).run(Job(source=source, timeout=300, **options))  # type: ignore[arg-type]
 
 
-def test_output_is_live_and_complete_with_parts_of_lines() -> None:
+def test_output_is_live_and_complete_with_parts_of_lines(tmp_path: Path) -> None:
     seen: list[tuple[int, str, str]] = []
     source = """
 import os, sys, time
 print("one", end="", flush=True)
-time.sleep(0.3)
+while not os.path.exists(f"SEEN{os.environ['RANK']}"):
+    time.sleep(0.01)
 print(" line")
 print("in", "one", "piece")
 os.write(1, b"from C\\n")
@@ -34,7 +36,12 @@ print("bad", file=sys.stderr)
 os.write(1, "é".encode()[:1]); time.sleep(0.1); os.write(1, "é".encode()[1:])
 print("no end", end="")
 """
-    result = local(nproc_per_node=2).run(Job(source=source), lambda *part: seen.append(part))
+
+    def on_output(rank: int, stream: str, text: str) -> None:
+        seen.append((rank, stream, text))
+        (tmp_path / str(rank)).touch()
+
+    result = local(nproc_per_node=2).run(Job(source=source.replace("SEEN", f"{tmp_path}/"), timeout=300), on_output)
     for rank in range(2):
         parts = [(stream, text) for r, stream, text in seen if r == rank]
         assert parts[0] == ("stdout", "one"), "what was printed so far is shown before the line ends"
@@ -227,8 +234,11 @@ def test_values_beyond_the_bound_are_refused() -> None:
     forkserver.close()
 
 
-def test_a_rank_may_print_without_end_until_the_time_is_up() -> None:
-    result = local(nproc_per_node=1).run(Job(source="while True:\n    print('y' * 1000)", timeout=1))
+def test_a_rank_may_print_without_end_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LateClock()
+    monkeypatch.setattr(shared(), "clock", clock)
+    job = Job(source="while True:\n    print('y' * 1000)", timeout=1)
+    result = local(nproc_per_node=1).run(job, lambda *_: clock.start())
     assert result.stopped == "timeout after 1 s"
     assert "y" * 900 in result.ranks[0].output
 

@@ -72,8 +72,9 @@ def wait_until_only(pids: set[int]) -> None:
 
 def interrupt_at_many_moments() -> list[Any]:
     """Interrupt sixty runs, checking after each; return the values of one more."""
-    # a separate forkserver, so that leftovers of earlier runs in this process are not mistaken for new ones
-    with contextlib.closing(ForkServer()) as forkserver:
+    # a separate forkserver, so that leftovers of earlier runs in this process are not mistaken for new ones; with an
+    # environment of its own it forks nothing ahead, which would be mistaken for what an interrupt has left
+    with contextlib.closing(ForkServer(environment=dict(os.environ))) as forkserver:
         run_interrupted(forkserver, -1)
         servers = set(descendants(os.getpid()))
         lines, files = run_interrupted(forkserver, -1), open_files()

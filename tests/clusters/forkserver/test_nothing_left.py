@@ -15,9 +15,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clocks import LateClock
 
 from labkit import Job, local
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver import ForkServer, shared
 from labkit.linux.processes import descendants
 
 pytestmark = pytest.mark.alone  # /dev/shm is shared by all processes
@@ -75,18 +76,20 @@ def alive(pids: set[int]) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("ending", "timeout"),
+    "ending",
     [
-        ("memory.unlink()", 60),
-        ("memory.unlink()\nraise ValueError", 60),
-        ("memory.unlink()\nos.kill(os.getpid(), 11)", 60),
-        ("time.sleep(600)", 2),
+        "memory.unlink()",
+        "memory.unlink()\nraise ValueError",
+        "memory.unlink()\nos.kill(os.getpid(), 11)",
+        "time.sleep(600)",
     ],
     ids=["success", "error", "crash", "time-out"],
 )
-def test_nothing_is_left_when_a_run_ends(ending: str, timeout: float) -> None:
-    pids = Pids(4)
-    run = local(nproc_per_node=2).run(Job(source=BUSY + ending, timeout=timeout), pids)
+def test_nothing_is_left_when_a_run_ends(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LateClock()
+    monkeypatch.setattr(shared(), "clock", clock)
+    pids = Pids(4, clock.start)
+    run = local(nproc_per_node=2).run(Job(source=BUSY + ending, timeout=1), pids)
     assert len(pids.known) == 4, run.diagnosis()
     assert alive(pids.known) == set()
 

@@ -62,6 +62,11 @@ class Rig:
         ((supervisor, spares),) = found.items()
         return supervisor, spares
 
+    def kill(self, pid: int) -> None:
+        """Kill a process below the forkserver; return when it has ended, which may be later on a busy machine."""
+        os.kill(pid, signal.SIGKILL)
+        self.until(lambda found: pid not in {*found, *itertools.chain(*found.values())})
+
     def until(self, holds: Callable[[dict[int, list[int]]], bool]) -> dict[int, list[int]]:
         """Wait until this holds of the processes below the forkserver."""
         end = time.monotonic() + 60
@@ -125,7 +130,7 @@ def test_a_run_of_another_shape_has_processes_of_its_own(rig: Rig) -> None:
 
 def test_one_that_was_killed_is_replaced(rig: Rig) -> None:
     _, spares = rig.waiting(3)
-    os.kill(spares[1], signal.SIGKILL)
+    rig.kill(spares[1])
     run = rig.run(WHAT_IT_HAS, 3).raise_if_failed()
     first, second, third = (value["pid"] for value in run.values)
     assert [first, third] == [spares[0], spares[2]] and second != spares[1]
@@ -133,7 +138,7 @@ def test_one_that_was_killed_is_replaced(rig: Rig) -> None:
 
 def test_without_their_supervisor_they_end(rig: Rig) -> None:
     supervisor, spares = rig.waiting(3)
-    os.kill(supervisor, signal.SIGKILL)
+    rig.kill(supervisor)
     run = rig.run(WHAT_IT_HAS, 3).raise_if_failed()
     assert not {value["pid"] for value in run.values} & set(spares)
     rig.until(lambda found: not {supervisor, *spares} & {*found, *itertools.chain(*found.values())})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
-import time
 
 import pytest
+from clocks import LateClock
 
 from labkit import Job, Run, local
 from labkit.clusters import State
+from labkit.clusters.forkserver import shared
 
 HEAD = """\
 import os, sys, time, torch, torch.distributed as dist
@@ -123,25 +122,29 @@ def test_a_hang_may_be_of_no_interest() -> None:
     assert run("if rank == 1:\n    time.sleep(2.5)\ndist.barrier()\n'done'", hang_timeout=None).ok
 
 
-def test_a_time_out_and_an_interrupt_tell_the_same() -> None:
+def test_a_time_out_and_an_interrupt_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "if rank == 1:\n    time.sleep(60)\nprint('here')\ndist.barrier()"
-    found = run(source, hang_timeout=None, timeout=2)
-    assert found.stopped == "timeout after 2 s"
-    assert "[0, 2]  Cell In[3], line 8: dist.barrier()  waits in barrier #1 of the group 0-2" in found.diagnosis()
-
-    def interrupt() -> None:
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGINT)
-
+    job = Job(source=HEAD + source, filename="Cell In[3]", hang_timeout=None, timeout=2)
     heard: list[int] = []
+    clock = LateClock()
+    monkeypatch.setattr(shared(), "clock", clock)
 
     def on_output(rank: int, stream: str, text: str) -> None:
         heard.append(rank)
         if len(heard) == 2:
-            threading.Thread(target=interrupt).start()
+            clock.start()
 
+    found = local(nproc_per_node=3).run(job, on_output)
+    assert found.stopped == "timeout after 2 s"
+    assert "[0, 2]  Cell In[3], line 8: dist.barrier()  waits in barrier #1 of the group 0-2" in found.diagnosis()
+
+    def interrupt(state: State) -> None:
+        if state.phase == "hanging":
+            signal.raise_signal(signal.SIGINT)
+
+    job = Job(source=HEAD + source, filename="Cell In[3]", hang_timeout=0.5, on_hang="wait")
     with pytest.raises(KeyboardInterrupt) as raised:
-        local(nproc_per_node=3).run(Job(source=HEAD + source, filename="Cell In[3]"), on_output)
+        local(nproc_per_node=3).run(job, on_state=interrupt)
     assert raised.value.__notes__[:2] == [
         "[0, 2]  Cell In[3], line 8: dist.barrier()  waits in barrier #1 of the group 0-2",
         "[1]     Cell In[3], line 6: time.sleep(60)  in no operation",

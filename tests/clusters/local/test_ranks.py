@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from clocks import LateClock
 
 from labkit import InvalidJob, Job, Run, local
+from labkit.clusters.forkserver import shared
 
 HEAD = """\
 import os, torch, torch.distributed as dist
@@ -208,17 +210,26 @@ def test_a_cell_that_does_not_parse_names_its_line() -> None:
     assert "SyntaxError on every rank at Cell In[3], line 2" in run("x = 1\ny = = 2").diagnosis()
 
 
-def test_a_hang_names_each_ranks_line() -> None:
-    source = HEAD + "if rank == 0:\n    dist.barrier()\nelse:\n    while True:\n        pass"
-    result = local(nproc_per_node=2).run(Job(source=source, filename="Cell In[3]", timeout=2.5))
-    assert result.stopped == "timeout after 2.5 s"
+def test_a_hang_names_each_ranks_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LateClock()
+    monkeypatch.setattr(shared(), "clock", clock)
+    heard: set[int] = set()
+
+    def on_output(rank: int, stream: str, text: str) -> None:
+        heard.add(rank)
+        if len(heard) == 2:
+            clock.start()
+
+    source = f"{HEAD}print('here')\nif rank == 0:\n    dist.barrier()\nelse:\n    while True:\n        pass"
+    result = local(nproc_per_node=2).run(Job(source=source, filename="Cell In[3]", timeout=1.5), on_output)
+    assert result.stopped == "timeout after 1.5 s"
     first, second = (r.error for r in result.ranks)
-    assert first is not None and first.where == "Cell In[3], line 5"
-    assert second is not None and second.where in ("Cell In[3], line 7", "Cell In[3], line 8")
+    assert first is not None and first.where == "Cell In[3], line 6"
+    assert second is not None and second.where in ("Cell In[3], line 8", "Cell In[3], line 9")
     lines = result.diagnosis().splitlines()
     assert lines[:2] == [
-        "stopped: timeout after 2.5 s",
-        "[0]  Cell In[3], line 5: dist.barrier()  waits in barrier #1 of the group 0-1",
+        "stopped: timeout after 1.5 s",
+        "[0]  Cell In[3], line 6: dist.barrier()  waits in barrier #1 of the group 0-1",
     ]
     assert lines[2].startswith("[1]  Cell In[3], line ")
 
