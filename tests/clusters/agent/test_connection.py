@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from agents import Agents, agents  # beside this file
 
 from labkit import Job, Run
-from labkit.clusters import InvalidJob, OnState
+from labkit.clusters import InvalidJob, OnState, State
 from labkit.clusters.agent import LaunchPlan, NodesConnection, NodesLost, open_connection
 from labkit.clusters.live import Interrupted, LiveRanks
 
@@ -93,19 +92,16 @@ def test_an_error_an_interrupt_and_a_hang_keep_what_ranks_hold(live: LiveRanks) 
     assert "ValueError on rank 2 at Cell In[7], line 3: no data" in failed.diagnosis()
     assert run_on(live, TOGETHER).values == [4.0] * 4
 
-    begun: set[int] = set()
+    def interrupt(state: State) -> None:
+        if state.phase == "hanging":  # all have come to the line at which they wait
+            os.kill(os.getpid(), 2)
 
-    def on_output(rank: int, stream: str, text: str) -> None:
-        begun.add(rank)
-        if len(begun) == 4:
-            # on a busy machine the next line begins some time later
-            threading.Timer(1.0, lambda: os.kill(os.getpid(), 2)).start()
-
-    waiting = "print('here', flush=True)\nif rank == 3:\n    time.sleep(600)\ndist.barrier()"
+    waiting = "if rank == 3:\n    time.sleep(600)\ndist.barrier()"
+    job = Job(source=waiting, filename="Cell In[7]", hang_timeout=1.0, on_hang="wait")
     with pytest.raises(Interrupted) as caught:
-        live.run(Job(source=waiting, filename="Cell In[7]"), on_output=on_output)
+        live.run(job, on_state=interrupt)
     wheres = [result.error.where for result in caught.value.run.ranks if result.error]
-    assert wheres == ["Cell In[7], line 4"] * 3 + ["Cell In[7], line 3"]
+    assert wheres == ["Cell In[7], line 3"] * 3 + ["Cell In[7], line 2"]
 
     # no rank of the second node takes part, so it does not matter for the hang
     hung = run_on(live, "if rank == 0:\n    dist.recv(x, 1)\nelse:\n    dist.recv(x, 0)", [0, 1], hang_timeout=1.0)

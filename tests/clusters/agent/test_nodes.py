@@ -76,9 +76,10 @@ def test_a_node_that_fails_stops_the_other(pair: Agents) -> None:
 
 
 def test_a_time_out_says_where_every_rank_was(pair: Agents) -> None:
-    run = pair.nodes.run(plan(pair, SUM + "import time\ntime.sleep(600)", timeout=3))
-    assert run.stopped == "timeout after 3 s"
-    assert [result.error.where for result in run.ranks if result.error] == ["Cell In[1], line 8"] * 4
+    # no process group: ranks come to this line soon, also on a busy machine
+    run = pair.nodes.run(plan(pair, "__import__('time').sleep(600)", timeout=4))
+    assert run.stopped == "timeout after 4 s"
+    assert [result.error.where for result in run.ranks if result.error] == ["Cell In[1], line 1"] * 4
 
 
 def test_an_interrupt_leaves_agents_that_serve_on(pair: Agents) -> None:

@@ -7,13 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
+from waiting import wait_until
 
 from labkit import InvalidJob, Job, RankFailed, slurm
 from labkit.clusters import State
@@ -21,13 +20,6 @@ from labkit.clusters.slurm.clients import JobState
 from labkit.linux.processes import descendants
 
 WAIT = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = 60.0) -> None:
-    limit = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def nothing_left(rig: SlurmRig) -> bool:
@@ -235,7 +227,7 @@ OWNER = """\
 import sys
 from labkit import Job, slurm
 from labkit.clusters.slurm import script, steps
-script.LOOK_SECONDS, steps.SILENCE_SECONDS = 1, 2.0
+script.LOOK_SECONDS, steps.SILENCE_SECONDS = 1, 5.0
 slurm(nproc_per_node=1).run(Job(source={source!r}), lambda *what: print(what[2], end="", flush=True))
 """
 

@@ -16,7 +16,7 @@ HEAD = "import os, torch, torch.distributed as dist\ndist.init_process_group()\n
 
 
 def test_ranks_stay_between_cells_and_hold_their_job(rig: SlurmRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr(steps, "SILENCE_SECONDS", 5.0)
     cluster = slurm(nnodes=2, nproc_per_node=2)
     states: list[State] = []
     live = LiveRanks(cluster, Job(source=""), states.append)
@@ -29,7 +29,7 @@ def test_ranks_stay_between_cells_and_hold_their_job(rig: SlurmRig, monkeypatch:
         assert on_all(HEAD + "x = torch.ones(2) * rank\ndist.get_world_size()").values == [4] * 4
         (job,) = rig.jobs()
         # the agents receive heartbeats even while no cell runs
-        time.sleep(3)
+        time.sleep(6)
         source = "dist.all_reduce(x)\nx[0].item(), os.environ['SLURM_JOB_ID'], os.environ['GROUP_RANK']"
         assert on_all(source).values == [(6.0, job, node) for node in "0011"]
         # a concurrent run has its own ranks on the same nodes, and does not release them
