@@ -91,7 +91,8 @@ def _begin_again_with_own_shared_memory() -> None:
 
 def soak(cells: int, ranks: int) -> list[str]:
     """Return descriptions of what was left; empty if nothing was."""
-    forkserver = ForkServer()
+    # with an environment of its own it forks nothing ahead, which would be mistaken for what a cell has left
+    forkserver = ForkServer(environment=dict(os.environ))
     cluster = local(nproc_per_node=ranks, forkserver=forkserver)
     usual = {program: _seconds(cluster, program) for program in (PLAIN, BUSY, PLAIN, BUSY)}
     servers = set(_children())
