@@ -158,9 +158,9 @@ def test_a_lost_node_leaves_the_others_with_the_same_global_batches(tmp_path: Pa
 
 
 def test_a_process_that_hangs_is_found_and_replaced(tmp_path: Path, one_process: Any) -> None:
-    """It sleeps for an hour; the other one gives up after a second, and the agent starts both again."""
+    """It sleeps for an hour; the other one gives up after three seconds, and the agent starts both again."""
     fault = "if rank == 1 and restart_count() == 0 and steps == 5: time.sleep(3600)"
-    found = launch(tmp_path, fault, nproc_per_node=2, max_restarts=1, environment={"HANG": "1"})
+    found = launch(tmp_path, fault, nproc_per_node=2, max_restarts=1, environment={"HANG": "3"})
     assert close(found.losses, one_process[1])
     assert len(found.attempts) == 2
 
