@@ -116,6 +116,7 @@ def served(answer: bytes, monkeypatch: pytest.MonkeyPatch, job_id: str = "") -> 
         thread = threading.Thread(target=serve)
         thread.start()
         monkeypatch.setattr(gpu_ledger, "_not_before", 0.0)
+        monkeypatch.setattr(gpu_ledger, "_LIMIT_SECONDS", 300.0)
         monkeypatch.setenv(gpu_ledger.ADDRESS, f"http://127.0.0.1:{server.getsockname()[1]}/")
         said = gpu_ledger.in_words(job_id)
         thread.join()

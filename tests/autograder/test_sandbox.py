@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -338,9 +339,11 @@ def test_sandboxes_die_with_the_grader() -> None:
     with subprocess.Popen([sys.executable, "-c", GRADER], stdout=subprocess.PIPE, text=True) as grader:
         assert grader.stdout is not None
         assert grader.stdout.readline() == "runs\n"
-        below = psutil.Process(grader.pid).children(recursive=True)
         # bubblewrap twice, two forkservers, a sandbox of each, and of one the supervisor and ranks
-        assert len(below) == 9
+        limit = time.monotonic() + 120
+        while len(below := psutil.Process(grader.pid).children(recursive=True)) != 9:
+            assert time.monotonic() < limit, below
+            time.sleep(0.05)
         grader.send_signal(signal.SIGKILL)
         assert psutil.wait_procs(below, timeout=300)[1] == []
 

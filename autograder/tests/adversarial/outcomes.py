@@ -46,7 +46,7 @@ def unlike(one: Classmate, marks: float, shown: str) -> str:
 
 def left_in_memory(before: set[str]) -> set[str]:
     """Return new files in /dev/shm that no process uses. before: those that were there."""
-    left, until = set(os.listdir("/dev/shm")) - before, time.monotonic() + 10
+    left, until = set(os.listdir("/dev/shm")) - before, time.monotonic() + 120
     while (unused := left - in_use()) and time.monotonic() < until:  # others may be about to open theirs
         time.sleep(0.5)
         left &= set(os.listdir("/dev/shm"))

@@ -55,7 +55,7 @@ from autograder.sandbox.forkserver import close_all
 forkserver = WorkerForkServer(forked=True)
 lines = grade(Course(Path(folder), Config(options)), phase, workers=2, forkserver=forkserver)
 close_all()
-left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)[1]
+left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=300)[1]
 print(json.dumps({
     "states": {line.work.student: [line.state, line.reason] for line in lines},
     "seconds": {line.work.student: line.seconds for line in lines},
