@@ -149,7 +149,9 @@ def test_a_link_of_the_learning_platform_opens_the_hub(
     def follow_link(name: str, **claims: object) -> Page:
         """Open the link of the course, as the platform's page does: from another site."""
         provider.person = {"email": f"{name}@example.edu", **claims}
-        page = browser.new_context().new_page()
+        context = browser.new_context()
+        context.set_default_timeout(240_000)
+        page = context.new_page()
         page.goto(f"{provider.platform}/keys")  # a page of the platform
         asked = {
             "iss": provider.platform, "login_hint": "42", "client_id": CLIENT,

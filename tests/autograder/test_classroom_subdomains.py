@@ -35,7 +35,7 @@ def test_a_page_of_a_learner_s_server_cannot_use_the_instructor_s_login(tmp_path
         assert f"JupyterHub is at {hub}" in running.output
         flags = [*FLAGS, "--ignore-certificate-errors"]
         browser = playwright.chromium.launch(executable_path=program("chromium"), args=flags)
-        expect.set_options(timeout=60_000)
+        expect.set_options(timeout=240_000)
 
         ada = logged_in(browser, hub, "ada", "correct horse")
         link = ada.get_by_role("link", name="What you have submitted, your place in the queue")
