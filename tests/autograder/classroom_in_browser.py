@@ -17,8 +17,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 def logged_in(browser: Browser, address: str, name: str, password: str) -> Page:
     """Return the page that follows the login."""
-    page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
-    page.set_default_timeout(240_000)
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(240_000)  # of its other pages, too
+    page = context.new_page()
     page.goto(address)
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)
@@ -61,9 +62,13 @@ def solve(page: Page, file: Path, module: str = second_exercise.SOLUTION) -> Non
     page.locator(".jp-NotebookPanel").wait_for()
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     cell = page.locator(".jp-CodeCell .cm-content", has_text="%%exercise")
-    cell.click()
-    page.keyboard.press("Control+A")
-    page.keyboard.insert_text(f"%%exercise {second_exercise.NAME}\n{module}")
+    for _ in range(10):  # on a busy machine JupyterLab shows a notebook before it accepts keys
+        cell.click()
+        page.keyboard.press("Control+A")
+        page.keyboard.insert_text(f"%%exercise {second_exercise.NAME}\n{module}")
+        with suppress(AssertionError):
+            expect(cell).to_contain_text("isend", timeout=6_000)
+            break
     for _ in range(100):
         page.keyboard.press("Control+S")
         with suppress(NotJSONError):  # the server empties the file before it writes it

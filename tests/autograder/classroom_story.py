@@ -320,7 +320,6 @@ def _cells(file: Path) -> list[str]:
 def _again(page: Page, address: str) -> Page:
     """Return a page in the same browser, which has kept the login, and visits the classroom."""
     new = page.context.new_page()
-    new.set_default_timeout(1000 * PATIENCE_SECONDS)
     page.close()
     new.goto(address)
     expect(new.get_by_label("Password")).to_have_count(0)
