@@ -56,6 +56,9 @@ def has_data(tensor: Tensor) -> bool:
     return not tensor.is_meta and (tensor.__class__ in PLAIN or not hasattr(tensor, "fake_mode"))
 
 
+_TO_ROOT = ("reduce", "gather")
+
+
 def complete(calls: list[Collective]) -> list[list[Any]]:
     """Each member's results: the data for each of its tensors, flat. `calls`: one per member, by group rank.
 
@@ -72,8 +75,8 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
     given = calls[first.root].tensors if name in ("scatter", "broadcast") else first.tensors
     senders = calls[first.root : first.root + 1] if name in ("scatter", "broadcast") else calls
     if not all(has_data(call.tensors[0]) for call in senders):
-        empty: list[Any] = [None] * len(given)
-        return [empty[:1] if name == "scatter" else empty for _ in calls]
+        empty: list[Any] = [None] * (1 if name == "scatter" else len(given))
+        return _at(first.root if name in _TO_ROOT else -1, n, empty)
     # outside the operators that are recorded and accounted: this is the network's work, not a rank's
     with torch.no_grad(), DisableTorchDispatch():
         if name in ("all_reduce", "reduce"):
@@ -92,7 +95,7 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
     raise KeyError(name)
 
 
-def _at(root: int, n: int, results: list[Tensor]) -> list[list[Any]]:
+def _at(root: int, n: int, results: list[Any]) -> list[list[Any]]:
     """The same results for all members, or only for the root."""
     return [results if root in (-1, rank) else [] for rank in range(n)]
 
