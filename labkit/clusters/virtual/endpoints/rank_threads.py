@@ -8,20 +8,17 @@ while the rank sleeps; it then asks for the rank's turn.
 
 from __future__ import annotations
 
-import platform
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from labkit.clusters.virtual.endpoints.thread_states import RESTLESS, RUNS, WAITS, ThreadStates
 from labkit.clusters.virtual.scheduler.requests import Timer
-from labkit.linux import proc
 
-_FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(platform.machine(), b"")
 _LOOK_SECONDS = 0.0005
-_RESTLESS, _RUNS, _WAITS = "restless", "runs", "waits"
 
 
 @dataclass(eq=False)
@@ -116,8 +113,7 @@ class RankThreads:
         self._threads = {threading.current_thread()}
         # in a forked process threading still has the thread's old number
         self._first = threading.current_thread(), threading.get_native_id()
-        self._ran: dict[threading.Thread, bytes] = {}
-        """CPU time of each thread at the last check."""
+        self._states = ThreadStates()
 
     def begin(self, thread: threading.Thread) -> None:
         """Register a thread that the rank starts."""
@@ -127,7 +123,8 @@ class RankThreads:
         """Remove a thread of the rank that has ended."""
         with self._turn:
             self._threads.discard(thread)
-            self._ran.pop(thread, None)
+            if thread.native_id is not None:
+                self._states.forget(thread.native_id)
             self._turn.notify_all()
 
     @contextmanager
@@ -194,7 +191,7 @@ class RankThreads:
     def _holds_up_the_end(self, thread: threading.Thread) -> bool:
         if thread.daemon:
             return False
-        return thread in self._waits or self._state(thread) != _WAITS
+        return thread in self._waits or self._state(thread) != WAITS
 
     def _let_others_run(self) -> None:
         if self._asleep or self._paused:
@@ -202,13 +199,13 @@ class RankThreads:
             return
         states = {self._state(thread) for thread in self._threads - self._waits.keys()}
         waits = [wait for wait in self._waits.values() if wait is not None]
-        if _RUNS in states or not waits or any(wait.over for wait in waits):
+        if RUNS in states or not waits or any(wait.over for wait in waits):
             self._turn.wait(_LOOK_SECONDS)
             return
         self._asleep = True
         self._turn.release()
         try:
-            over = self._sleep_for_any([(wait.handle, wait.limit) for wait in waits], _RESTLESS in states)
+            over = self._sleep_for_any([(wait.handle, wait.limit) for wait in waits], RESTLESS in states)
         finally:
             self._turn.acquire()
             self._asleep = False
@@ -220,22 +217,8 @@ class RankThreads:
                 break
 
     def _state(self, thread: threading.Thread) -> str:
-        """State, as the kernel sees it, of a thread that waits for no request."""
+        """State of a thread that waits for no request."""
         number = self._first[1] if thread is self._first[0] else thread.native_id
         if thread in self._entering or number is None:
-            return _RUNS
-        task = f"self/task/{number}"
-        try:
-            ran = proc.read(f"{task}/schedstat").split()[0]
-            sleeps = proc.stat(task)[0] in (b"S", b"I")
-        except OSError:  # it has ended
-            return _WAITS
-        before, self._ran[thread] = self._ran.get(thread), ran
-        if not sleeps or before != ran:
-            return _RUNS
-        with suppress(OSError):
-            call = proc.read(f"{task}/syscall").split()
-            # waits for a lock, without a time limit
-            if call[0] == _FUTEX and int(call[4], 16) == 0:
-                return _WAITS
-        return _RESTLESS
+            return RUNS
+        return self._states.of(number)

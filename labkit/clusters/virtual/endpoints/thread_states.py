@@ -1,0 +1,41 @@
+"""What threads of this process do, as the kernel sees it: compute, wait for a lock, or for something else."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import suppress
+
+from labkit.linux import proc
+
+RUNS, WAITS, RESTLESS = "runs", "waits", "restless"
+"""It has run since the last look; it waits for a lock, without a time limit; it sleeps, and may go on by itself."""
+_FUTEX = {"x86_64": b"202", "aarch64": b"98"}.get(platform.machine(), b"")
+
+
+class ThreadStates:
+    """The states of threads since the last look at each."""
+
+    def __init__(self) -> None:
+        self._ran: dict[int, bytes] = {}
+        """By native identifier: CPU time at the last look."""
+
+    def of(self, number: int) -> str:
+        """The state of the thread with this native identifier: `RUNS`, `WAITS` or `RESTLESS`."""
+        task = f"self/task/{number}"
+        try:
+            ran = proc.read(f"{task}/schedstat").split()[0]
+            sleeps = proc.stat(task)[0] in (b"S", b"I")
+        except OSError:  # it has ended
+            return WAITS
+        before, self._ran[number] = self._ran.get(number), ran
+        if not sleeps or before != ran:
+            return RUNS
+        with suppress(OSError):
+            call = proc.read(f"{task}/syscall").split()
+            if call[0] == _FUTEX and int(call[4], 16) == 0:
+                return WAITS
+        return RESTLESS
+
+    def forget(self, number: int) -> None:
+        """Forget a thread that has ended."""
+        self._ran.pop(number, None)
