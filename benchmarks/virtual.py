@@ -3,11 +3,11 @@
 Each program runs on virtual ranks with everything on: clocks, trace, accounting of computing time and memory. "Inside"
 is from the first rank's start, after `init_process_group`, to the last one's end; "whole" is the whole job, including
 starting the ranks and reading the trace. "CPU" is the CPU time of all ranks inside, which other load of the machine
-changes least. Times are medians; the peer's runs alternate with ours. "Torch alone" is the
-CPU time of torch's own code for one rank (torch_alone.py), times the ranks: a process that runs each rank's code needs
+changes least. The large models' ranks run in as many processes as there are cores, or `--processes`. Times are medians;
+the peer's runs alternate with ours. "Torch alone" is the CPU time of torch's own code for one rank (torch_alone.py), times the ranks: a process that runs each rank's code needs
 more.
 
-    python benchmarks/virtual.py [--repetitions 3] [--quick]
+    python benchmarks/virtual.py [--repetitions 3] [--quick] [--processes N]
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ for _ in range(3):
 """
 
 CPU = """
-import time
-print("cpu", time.process_time())
+import os, time
+print("cpu", os.getpid(), time.process_time())
 """
 MEMORY = """
 import resource
-print("gib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+print("gib", os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 FSDP = """
 from labkit.models import GPT, GPTConfig
@@ -209,11 +209,17 @@ def cost(program: str, ranks: int, trace: bool = True) -> Cost:
 
 
 def cpu_seconds(run: Run) -> float:
-    """CPU seconds of all ranks, which are threads of one process, from the first `CPU` in a program to the last."""
-    read = [
-        float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if line.startswith("cpu ")
-    ]
-    return max(read) - min(read)
+    """CPU seconds of all ranks, which are threads of one or more processes, from the first `CPU` to the last."""
+    return sum(max(read) - min(read) for read in _by_process(run, "cpu"))
+
+
+def _by_process(run: Run, name: str) -> list[list[float]]:
+    """The numbers that the ranks of each process have printed under that name."""
+    found: dict[str, list[float]] = {}
+    for line in [line.split() for rank in run.ranks for line in rank.output.splitlines()]:
+        if line[:1] == [name]:
+            found.setdefault(line[1], []).append(float(line[2]))
+    return [*found.values()]
 
 
 def peer_seconds(name: str, ranks: int) -> float:
@@ -304,20 +310,21 @@ def _product(layout: tuple[int, int], ranks: int) -> str:
     return f"{data} x {stages} x {ranks // data // stages}"
 
 
-def large_model(case: LargeModel, quick: bool) -> str:
-    """Run the step; report time and the peak memory of the process of all ranks."""
+def large_model(case: LargeModel, quick: bool, processes: int | None) -> str:
+    """Run the step; report time and the peak memory of the processes of all ranks."""
     heard: list[float] = []
-    cluster = virtual(nnodes=max(1, case.ranks // 8), nproc_per_node=min(8, case.ranks), fake=True)
+    nnodes, nproc_per_node = max(1, case.ranks // 8), min(8, case.ranks)
+    cluster = virtual(nnodes=nnodes, nproc_per_node=nproc_per_node, fake=True, processes=processes)
     job = Job(source=f"{HEAD}{CPU}{case.program}{CPU}{MEMORY}\nprint('end')")
     run = cluster.run(job, lambda *_: heard.append(time.perf_counter())).raise_if_failed()
-    gib = max(float(line.split()[1]) for rank in run.ranks for line in rank.output.splitlines() if "gib" in line)
+    gib = [max(read) for read in _by_process(run, "gib")]
     peak = max(run.trace.peak_memory(rank) for rank in range(case.ranks)) / 1e9
     target = "" if quick else f" (target: {case.target:.0f} s)"
     alone = alone_seconds(case.narrow, case.ranks)
     return (
         f"{case.title}, {case.ranks} ranks with fake tensors, one step: {heard[-1] - heard[0]:.1f} s inside{target}, "
         f"{cpu_seconds(run):.1f} s CPU, {run.wall_seconds:.1f} s whole, torch alone {alone:.1f} s; "
-        f"peak memory of the hosting process {gib:.2f} GiB "
+        f"peak memory of {len(gib)} hosting process{'es' * (len(gib) > 1)} {sum(gib):.2f} GiB "
         f"(target: 4). Modelled: {run.trace.seconds:.3f} s, {peak:.1f} GB on the fullest GPU"
     )
 
@@ -350,6 +357,7 @@ def growth(options: argparse.Namespace) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repetitions", type=_positive, default=3, help="runs of each kind (default %(default)s)")
+    parser.add_argument("--processes", type=_positive, help="processes for ranks on fake tensors (default: the cores)")
     parser.add_argument("--quick", action="store_true", help="few ranks, one run of each: does it work at all")
     options = parser.parse_args()
     if options.quick:
@@ -358,7 +366,7 @@ def main() -> None:
     cost("", 2)  # starts the forkserver
     console.print(compare(options))
     for case in large_models(options.quick):
-        console.print(large_model(case, options.quick))
+        console.print(large_model(case, options.quick, options.processes))
     console.print(tracing(options))
     console.print(growth(options))
     shared().close()

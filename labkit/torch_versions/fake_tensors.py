@@ -106,6 +106,11 @@ def keep_values_up_to(elements: int, otherwise: Callable[[torch.Tensor], torch.T
     changed.tolist = tolist
 
 
+def known_values(elements: int) -> bool:
+    """Whether a fake tensor with this number of elements may have a known value."""
+    return elements <= fake_tensors.CONSTANT_NUMEL_LIMIT
+
+
 def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The value of a fake tensor, not to be written to; None if it is unknown."""
     return tensor.constant if isinstance(tensor, FakeTensor) else None

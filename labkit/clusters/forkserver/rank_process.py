@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -103,11 +103,15 @@ class ProcessReporter:
         self._batches.add(rank, stream, text)
 
     def result(self, result: RankResult) -> None:
+        self.forward_result(reports.result_frame(result), result.exit)
+
+    def forward_result(self, frame: bytes, exit_code: int | None) -> None:
+        """Report the result of a rank that another process runs for this one: its frame."""
         self._batches.flush()
-        self._write(reports.result_frame(result))
-        if self.exit_code == 0 and result.exit != 0:
+        self._write(frame)
+        if self.exit_code == 0 and exit_code != 0:
             # the system keeps eight bits of an exit code, and failure must not look like success
-            self.exit_code = (result.exit or 0) & 0xFF or 1
+            self.exit_code = (exit_code or 0) & 0xFF or 1
 
     def trace(self, trace: Trace) -> None:
         self._write(reports.trace_frame(trace))
@@ -127,6 +131,9 @@ class ProcessReporter:
 
 _shared_file = -1
 _commands = -1
+_stacks = -1
+_STACKS_SECONDS, _STACKS_PAUSE = 0.8, 0.05
+"""Time for all of several processes to write their stacks, and without writing by which they are taken as written."""
 _began = 0.0
 _slot = private_slot()
 
@@ -144,6 +151,37 @@ def commands() -> int:
 def seconds() -> float:
     """Wall-clock seconds since the processes of this run were started; the same clock for all of them."""
     return time.monotonic() - _began
+
+
+def tell_stacks() -> None:
+    """Write the stacks of this process's threads for the supervisor when it asks, by SIGUSR1, or in a crash."""
+    write_stacks_into(_stacks)
+
+
+def write_stacks_into(descriptor: int) -> None:
+    """As `tell_stacks`, into a file of this process's own, for one that has forked it and calls `tell_stacks_of`."""
+    faulthandler.enable(descriptor)
+    faulthandler.unregister(signal.SIGUSR1)  # else it would not replace the handler of `tell_stacks_of`
+    faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True)
+
+
+def tell_stacks_of(processes: Callable[[], Mapping[int, int]]) -> None:
+    """As `tell_stacks`, those of processes that this one has forked: by PID, the file into which each writes them."""
+
+    def tell(*_: object) -> None:
+        files = processes()
+        before = {pid: os.fstat(file).st_size for pid, file in files.items()}
+        for pid in files:
+            os.kill(pid, signal.SIGUSR1)
+        limit, sizes = time.monotonic() + _STACKS_SECONDS, before
+        while time.monotonic() < limit:
+            time.sleep(_STACKS_PAUSE)
+            last, sizes = sizes, {pid: os.fstat(file).st_size for pid, file in files.items()}
+            if sizes == last and all(sizes[pid] > before[pid] for pid in files):
+                break
+        os.write(_stacks, b"\n".join(os.pread(file, 1 << 20, before[pid]) for pid, file in files.items()))
+
+    signal.signal(signal.SIGUSR1, tell)
 
 
 def slot() -> Slot:
@@ -188,7 +226,7 @@ def run(beginning: Beginning | None, descriptors: Descriptors, own: Slot) -> NoR
         entry_function(request.entry)(request.job, index, request.options, reporter, sock)
         exit_code = reporter.exit_code
         if exit_code == 0:
-            _end_as_a_program_does()
+            end_as_a_program_does()
     except BaseException:  # nothing may escape into the supervisor's code, of which this process is a copy
         traceback.print_exc()
     finally:
@@ -216,7 +254,7 @@ def _received(pipe: int | None) -> Beginning:
 
 def _set_up(descriptors: Descriptors, own: Slot) -> None:
     """Be a process apart from its supervisor, whatever it will run."""
-    global _shared_file, _commands, _slot
+    global _shared_file, _commands, _slot, _stacks
     _shared_file, _slot = descriptors.shared, own
     _commands = -1 if descriptors.commands is None else descriptors.commands
     null = os.open(os.devnull, os.O_RDONLY)
@@ -229,8 +267,8 @@ def _set_up(descriptors: Descriptors, own: Slot) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    faulthandler.enable(descriptors.stacks)
-    faulthandler.register(signal.SIGUSR1, file=descriptors.stacks, all_threads=True)
+    _stacks = descriptors.stacks
+    tell_stacks()
     # functions registered before the fork belong to the forkserver
     atexit._clear()
     deepspeed_shared_memory.leave_out_when_imported()
@@ -268,7 +306,7 @@ def _seed_generators() -> None:
     torch.default_generator.seed()
 
 
-def _end_as_a_program_does() -> None:
+def end_as_a_program_does() -> None:
     """Wait for other threads and child processes, then run the exit functions. There is no public function for this."""
     threading._shutdown()  # type: ignore[attr-defined]
     multiprocessing.util._exit_function()  # type: ignore[attr-defined]

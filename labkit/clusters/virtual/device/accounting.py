@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -13,8 +13,10 @@ from labkit.clusters.virtual.device.charging import Accounting, Costs, count_fak
 from labkit.clusters.virtual.device.fake import Shapes
 from labkit.clusters.virtual.device.fake_charging import FakeAccounting
 from labkit.clusters.virtual.device.memory import MemoryAccount
+from labkit.clusters.virtual.device.recorded import RecordedAccount, RecordedFiles
 from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
+from labkit.clusters.virtual.endpoints.recording_endpoint import RecordingEndpoint
 from labkit.hardware import Topology
 from labkit.torch_versions.dispatch import find_rules_in_one_step
 from labkit.torch_versions.dtensors import (
@@ -72,7 +74,7 @@ class Ledger:
             adam_updates.install()
             chunks_on_demand()
             shards_padded_once()
-            _collect_as_often_for_each_rank(topology.world_size)
+            collect_as_often_for_each_rank(topology.world_size)
         if account:
             report_to_accounts()
 
@@ -89,29 +91,45 @@ class Ledger:
     @contextmanager
     def _charging(self, endpoint: Endpoint) -> Iterator[None]:
         gpu = self._topology.gpu_of(endpoint.rank)
-        account = MemoryAccount(
-            endpoint.rank, int(gpu.memory_gb * 1e9), gpu.name, lambda: endpoint.now, self._topology.world_size
-        )
-        self._accounts.append(account)
+        files: Any = self._files
+        if isinstance(endpoint, RecordingEndpoint):
+            account: MemoryAccount = RecordedAccount(endpoint, int(gpu.memory_gb * 1e9), gpu.name)
+            files = RecordedFiles(endpoint, files)
+        else:
+            account = self.new_account(endpoint.rank, lambda: endpoint.now)
+            self._accounts.append(account)
         claim = None if self._claim is None else partial(self._claim, endpoint.rank)
         charged = self._costs[gpu], endpoint.compute, account, endpoint.race_detector, claim
         with (
-            memory.counted_on(memory.Device(account, endpoint, self._topology, self._files)),
+            memory.counted_on(memory.Device(account, endpoint, self._topology, files)),
             FakeAccounting(self._shapes, *charged) if self._shapes else Accounting(*charged),
         ):
             yield
         account.close()
 
+    def new_account(self, rank: int, now: Callable[[], float]) -> MemoryAccount:
+        """The memory account of a rank whose virtual clock is `now`."""
+        gpu = self._topology.gpu_of(rank)
+        return MemoryAccount(rank, int(gpu.memory_gb * 1e9), gpu.name, now, self._topology.world_size)
+
     def samples(self) -> tuple[MemorySample, ...]:
         """Memory of all ranks over time."""
-        samples = [sample for account in self._accounts for sample in account.samples()]
-        return tuple(sorted(samples, key=lambda sample: (sample.time, sample.rank)))
+        return in_order(self._accounts)
 
 
-def _collect_as_often_for_each_rank(ranks: int) -> None:
+def in_order(accounts: Iterable[MemoryAccount]) -> tuple[MemorySample, ...]:
+    """The samples of all accounts."""
+    samples = [sample for account in accounts for sample in account.samples()]
+    return tuple(sorted(samples, key=lambda sample: (sample.time, sample.rank)))
+
+
+_THRESHOLDS = gc.get_threshold()
+
+
+def collect_as_often_for_each_rank(ranks: int) -> None:
     """Let Python look through old objects once for as many new ones of each rank as in a process of its own.
 
     The ranks' objects count together, so it would look through those of all ranks after each few of every rank.
     """
-    young, middle, old = gc.get_threshold()
+    young, middle, old = _THRESHOLDS
     gc.set_threshold(young, middle, old * ranks)

@@ -116,7 +116,7 @@ class MemoryAccount:
         storage.category = category
         storage.key = key
         storage.nbytes = nbytes
-        self._grow(category, nbytes)
+        self.grow(category, nbytes)
 
     def must_fit(self, nbytes: int) -> None:
         """Raise torch.OutOfMemoryError unless `nbytes` more bytes fit."""
@@ -126,7 +126,7 @@ class MemoryAccount:
     def _ended(self, storage: _Storage) -> None:
         del self._storages[storage.key]
         if not self._closed:
-            self._shrink(storage.category, storage.nbytes)
+            self.shrink(storage.category, storage.nbytes)
 
     def resized(self, untyped: torch.UntypedStorage) -> None:
         """Update the size of a resized storage. Raises torch.OutOfMemoryError."""
@@ -138,24 +138,25 @@ class MemoryAccount:
         self.must_fit(more)
         storage.nbytes = nbytes
         if more > 0:
-            self._grow(storage.category, more)
+            self.grow(storage.category, more)
         elif more < 0:
-            self._shrink(storage.category, -more)
+            self.shrink(storage.category, -more)
 
     def change_again(self, category: int, nbytes: int) -> None:
         """Count a change that was listed, without a storage. Raises torch.OutOfMemoryError."""
         if nbytes < 0:
-            self._shrink(category, -nbytes)
+            self.shrink(category, -nbytes)
         else:
             self.must_fit(nbytes)
-            self._grow(category, nbytes)
+            self.grow(category, nbytes)
 
     def place_of(self, tensor: Tensor) -> tuple[bool, bool]:
         """Whether the tensor's storage is in the account, and whether it is in host memory."""
         key = storage_key(tensor.untyped_storage())
         return key in self._storages, key in self.on_host
 
-    def _grow(self, category: int, nbytes: int) -> None:
+    def grow(self, category: int, nbytes: int) -> None:
+        """Count more bytes of a category."""
         if self.listed is not None:
             self.listed.append((category, nbytes))
         if self._due:
@@ -171,7 +172,8 @@ class MemoryAccount:
         if (total - self._sampled_total) << 8 > self.peak:
             self._consider()
 
-    def _shrink(self, category: int, nbytes: int) -> None:
+    def shrink(self, category: int, nbytes: int) -> None:
+        """Count fewer bytes of a category."""
         if self.listed is not None:
             self.listed.append((category, -nbytes))
         if self._due or self._at_peak:
@@ -238,11 +240,15 @@ class MemoryAccount:
 
     def _move(self, storage: _Storage, category: int) -> None:
         if storage.category != category:
-            if self.listed is not None:
-                self.listed.append((-1, 0))
-            self.held[storage.category] -= storage.nbytes
-            self.held[category] += storage.nbytes
+            self.move(storage.category, category, storage.nbytes)
             storage.category = category
+
+    def move(self, before: int, after: int, nbytes: int) -> None:
+        """Count bytes of one category under another."""
+        if self.listed is not None:
+            self.listed.append((-1, 0))
+        self.held[before] -= nbytes
+        self.held[after] += nbytes
 
     # Results ------------------------------------------------------------------------------------------------------
 

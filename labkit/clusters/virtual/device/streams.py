@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from labkit.clusters.virtual.endpoints.endpoint import Endpoint
+from labkit.clusters.virtual.endpoints.endpoint import Endpoint, Moment
 from labkit.clusters.virtual.isolation import current
 from labkit.clusters.virtual.scheduler.requests import Request
 
@@ -27,16 +27,16 @@ class Stream:
     """Replaces `torch.cpu.Stream`: a side stream."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self._until = 0.0
+        self._until: Moment = 0.0
 
     @property
-    def until(self) -> float:
-        """When everything on it so far is done, in virtual seconds."""
+    def until(self) -> Moment:
+        """When everything on it so far is done."""
         return self._until
 
-    def last(self, time: float) -> None:
+    def last(self, time: Moment) -> None:
         """Let the next operation on it begin no earlier than `time`."""
-        self._until = max(self._until, time)
+        self._until = current.endpoint().later(self._until, time)
 
     def wait_stream(self, stream: Stream) -> None:
         self.last(stream.until)
@@ -51,7 +51,7 @@ class Stream:
         return event
 
     def query(self) -> bool:
-        return bool(self.until <= current.endpoint().now)
+        return _is_over(self.until)
 
     def synchronize(self) -> None:
         _default.last(self.until)
@@ -61,20 +61,19 @@ class _Default(Stream):
     """The running rank's own clock."""
 
     @property
-    def until(self) -> float:
-        return float(current.endpoint().now)
+    def until(self) -> Moment:
+        present: Moment = current.endpoint().moment()
+        return present
 
-    def last(self, time: float) -> None:
-        endpoint = current.endpoint()
-        if time > endpoint.now:
-            endpoint.sleep(time - endpoint.now)
+    def last(self, time: Moment) -> None:
+        current.endpoint().sleep_until(time)
 
 
 class StreamEvent:
     """Replaces `torch.cpu.Event`."""
 
     def __init__(self, enable_timing: bool = False, **options: Any) -> None:
-        self.time = 0.0
+        self.time: Moment = 0.0
 
     def record(self, stream: Stream | None = None) -> None:
         (stream or current_stream()).record_event(self)
@@ -83,14 +82,20 @@ class StreamEvent:
         (stream or current_stream()).wait_event(self)
 
     def query(self) -> bool:
-        return bool(self.time <= current.endpoint().now)
+        return _is_over(self.time)
 
     def synchronize(self) -> None:
         _default.last(self.time)
 
     def elapsed_time(self, end: StreamEvent) -> float:
         """Milliseconds from this event to `end`."""
-        return (end.time - self.time) * 1e3
+        seconds = current.endpoint().seconds
+        return float((seconds(end.time) - seconds(self.time)) * 1e3)
+
+
+def _is_over(moment: Moment) -> bool:
+    endpoint = current.endpoint()
+    return bool(endpoint.seconds(moment) <= endpoint.now)
 
 
 class _Here(threading.local):

@@ -13,6 +13,10 @@ from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.rank_threads import RankThreads
 from labkit.clusters.virtual.scheduler.requests import Request
 
+Moment = float | int
+"""A time on the virtual clock: in seconds, or a number that the endpoint knows it by if nobody has worked it out yet
+(recording_endpoint.py)."""
+
 NO_CUDA = (
     "a virtual rank's GPU is modelled: its tensors stand in the CPU's memory, and count as on the GPU. Leave out "
     'torch.cuda.set_device(), .cuda() and .to("cuda"), and use the device "cpu"'
@@ -22,6 +26,23 @@ NO_RPC = (
     "virtual ranks have no torch.distributed.rpc: its agent, one in each process, opens connections of its own, which "
     "take no virtual time. Use local ranks (%cluster local), or messages and collectives"
 )
+
+
+class KnownTimes:
+    """The part of an endpoint whose clock is known at any time: its moments are seconds."""
+
+    def moment(self: Any) -> float:
+        return float(self.now)
+
+    def later(self, one: float, other: float) -> float:
+        return max(one, other)
+
+    def seconds(self, moment: float) -> float:
+        return moment
+
+    def sleep_until(self: Any, moment: float) -> None:
+        if moment > self.now:
+            self.sleep(moment - self.now)
 
 
 def refuse_after_fork(*_: Any) -> NoReturn:
@@ -48,7 +69,19 @@ class Endpoint(Protocol):
     def leave_group(self, name: str) -> None:
         """Record that this rank has destroyed a process group and makes no more requests in it."""
 
-    def post(self, request: Request, at: float | None = None) -> Any:
+    def moment(self) -> Moment:
+        """This rank's clock, as a moment."""
+
+    def later(self, one: Moment, other: Moment) -> Moment:
+        """The later one of two moments."""
+
+    def seconds(self, moment: Moment) -> float:
+        """The moment in virtual seconds."""
+
+    def sleep_until(self, moment: Moment) -> None:
+        """`sleep` until that moment, if it is still to come."""
+
+    def post(self, request: Request, at: Moment | None = None) -> Any:
         """Post a request; returns a handle at once. `at`: a stream's time, instead of the rank's clock."""
 
     def wait(self, handle: Any, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
@@ -60,8 +93,8 @@ class Endpoint(Protocol):
 
     def is_done(self, handle: Any) -> bool: ...
 
-    def done_at(self, handle: Any) -> float:
-        """Completion time, in virtual seconds, of a request that was waited for without moving the clock."""
+    def done_at(self, handle: Any) -> Moment:
+        """Completion time of a request that was waited for without moving the clock."""
 
     def period(self, handle: Any) -> tuple[float, float | None]:
         """When a request that the observer was called with was posted and done; None: not done, as far as is known."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.clusters.virtual.endpoints.endpoint import refuse_after_fork
+from labkit.clusters.virtual.endpoints.endpoint import KnownTimes, refuse_after_fork
 from labkit.clusters.virtual.endpoints.protocol import ENDED, Connection
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
@@ -37,7 +37,7 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
-class SocketEndpoint(SharedEndpoint):
+class SocketEndpoint(SharedEndpoint, KnownTimes):
     """A process rank's connection to the scheduler.
 
     Calls without an answer are sent with the next call that needs one: the scheduler would serve no other rank

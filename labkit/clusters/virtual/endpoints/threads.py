@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from labkit.clusters.virtual.endpoints.endpoint import refuse_after_fork
+from labkit.clusters.virtual.endpoints.endpoint import KnownTimes, refuse_after_fork
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
 from labkit.clusters.virtual.isolation import process_state
@@ -21,7 +21,7 @@ from labkit.clusters.virtual.scheduler.requests import Request
 from labkit.linux.libc import libc
 
 # Python and autograd recurse deeply in large models; the memory is reserved, not used
-_STACK_BYTES = 16 << 20
+RANK_STACK_BYTES = 16 << 20
 
 
 class ThreadRanks:
@@ -40,8 +40,8 @@ class ThreadRanks:
 
     def run(self) -> None:
         """Return when all ranks have ended."""
-        _stay_together()
-        previous = threading.stack_size(_STACK_BYTES)
+        stay_together(libc.sched_getcpu())
+        previous = threading.stack_size(RANK_STACK_BYTES)
         try:
             threads = [
                 threading.Thread(target=self._main, args=(rank,), name=f"rank {rank}", daemon=True)
@@ -122,7 +122,7 @@ class ThreadRanks:
             self._batons[following].release()
 
 
-class ThreadEndpoint(SharedEndpoint):
+class ThreadEndpoint(SharedEndpoint, KnownTimes):
     """A thread rank's connection to the scheduler: it calls the engine directly, since only one rank runs at a time."""
 
     def __init__(self, ranks: ThreadRanks, engine: Engine, rank: int) -> None:
@@ -208,15 +208,14 @@ class ThreadEndpoint(SharedEndpoint):
             self._ranks.switch(self.rank)
 
 
-def _stay_together() -> None:
-    """Keep all threads on one CPU, as one runs at a time: switching is faster by half, and caches stay warm.
+def stay_together(here: int) -> None:
+    """Keep all threads on CPU `here`, as one runs at a time: switching is faster by half, and caches stay warm.
 
     Processes that a rank starts, such as the workers of a DataLoader, may run anywhere.
     """
     if torch.get_num_threads() > 1 or not hasattr(os, "sched_setaffinity"):
         return
     everywhere = os.sched_getaffinity(0)
-    here = libc.sched_getcpu()
     if here in everywhere:
         os.sched_setaffinity(0, {here})
         os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, everywhere))

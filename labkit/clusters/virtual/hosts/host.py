@@ -22,10 +22,16 @@ from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
 from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
-from labkit.clusters.virtual.device.accounting import Ledger
+from labkit.clusters.virtual.device.accounting import Ledger, collect_as_often_for_each_rank
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.race_detection import watch_reads_without_operator
+from labkit.clusters.virtual.endpoints.recording import Channel
+from labkit.clusters.virtual.endpoints.recording_endpoint import RecordingEndpoint
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
+from labkit.clusters.virtual.hosts.outlet import Outlet
+from labkit.clusters.virtual.hosts.recording_processes import GivenUp, RecordingProcesses
+from labkit.clusters.virtual.hosts.recording_worker import RecordingWorker, keep_order_outside
+from labkit.clusters.virtual.hosts.replay import Replay
 from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, process_state, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
@@ -52,7 +58,7 @@ from labkit.trace import Trace
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
     """Run `job` on all ranks of `options["topology"]` and report their results and the trace."""
 
-    def program(endpoint: ThreadEndpoint) -> bool:
+    def program(endpoint: ThreadEndpoint | RecordingEndpoint) -> bool:
         """A rank's program, in its thread."""
         reporter.hosts(endpoint.rank)
         with host.being(endpoint, job.environment) as rank:
@@ -65,16 +71,46 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         return result.error is not None or result.exit != 0
 
     def leave(code: int) -> NoReturn:
-        endpoint: ThreadEndpoint = current.endpoint()
+        endpoint: ThreadEndpoint | RecordingEndpoint = current.endpoint()
         reporter.result(RankResult(endpoint.rank, exit=code))
         endpoint.leave(failed=code != 0)
 
+    processes = min(options["processes"], Topology.from_plain(options["topology"]).world_size)
+    if not (options["fake"] and options["account"]) or options["faults"]:
+        processes = 1
+    outlet = Outlet(reporter) if processes > 1 else None
+    reporter = outlet or reporter
     host = prepare(job, options, reporter, leave)
     if job.call is not None:
         uninitialized.mark()
-    ThreadRanks(host.engine, program).run()
+    trace = None if outlet is None else _run_ahead(host, outlet, processes, program, job.trace)
+    if trace is None:
+        ThreadRanks(host.engine, program).run()
     if job.trace:
-        reporter.trace(host.trace())
+        reporter.trace(trace or host.trace())
+
+
+def _run_ahead(
+    host: Host, outlet: Outlet, processes: int, program: Callable[[RecordingEndpoint], bool], recording: bool
+) -> Trace | None:
+    """Run `program` on ranks that run ahead, in other processes. None: they must run again, in this one."""
+
+    def run(index: int, channel: Channel) -> None:
+        current.begin()
+        worker = RecordingWorker(channel, range(index, host.topology.world_size, processes), program)
+        outlet.record(worker)
+        collect_as_often_for_each_rank(-(-host.topology.world_size // processes))
+        keep_order_outside()
+        worker.run()
+
+    workers = RecordingProcesses(processes, run)
+    try:
+        return Replay(Engine(host.topology, recording=recording), workers, outlet, host.ledger.new_account).run()
+    except GivenUp:
+        outlet.repeat()
+        return None
+    finally:
+        workers.close()
 
 
 @dataclass(frozen=True)
@@ -86,7 +122,7 @@ class Host:
     ledger: Ledger
 
     @contextmanager
-    def being(self, endpoint: ThreadEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
+    def being(self, endpoint: ThreadEndpoint | RecordingEndpoint, variables: Mapping[str, str]) -> Iterator[Rank]:
         """Within the context this thread is a rank, with `variables` beside torchrun's; its work is charged to it."""
         rank = Rank(endpoint.rank, {**environment.of_torchrun(self.topology, endpoint.rank), **variables})
         rank.in_thread = partial(random_states.GeneratorClaimer, rank.number)

@@ -253,6 +253,13 @@ class Engine:
         if self.faults.any:
             self.faults.strike(rank, self.clock)
 
+    def computed(self, rank: int, until: float, operations: int) -> None:
+        """The rank has computed until that time of its clock; without injected faults."""
+        computing = self._computing[rank]
+        before = (self.clock[rank], 0) if computing is None else computing
+        self._computing[rank] = before[0], before[1] + operations
+        self.clock[rank] = until
+
     def work(self, rank: int, name: str, seconds: float) -> None:
         """The rank does work of a known cost: an event of that name."""
         self._end_computing(rank)

@@ -1,0 +1,128 @@
+"""The processes that run ranks on fake tensors ahead of the virtual clock (recording_worker.py), for the replay."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from labkit.clusters.forkserver import rank_process
+from labkit.clusters.virtual.endpoints.recording import Channel
+from labkit.clusters.virtual.endpoints.threads import stay_together
+from labkit.clusters.virtual.hosts.recording_worker import GIVEN_UP, HELD, RELEASED, WANTED
+from labkit.linux.prctl import die_with_parent
+
+_STACKS_BYTES = 1 << 35
+"""More than the stacks of all threads of a process."""
+
+
+class GivenUp(Exception):
+    """The ranks must run again, not ahead."""
+
+
+class RecordingProcesses:
+    """Processes in which `main(number, channel)` runs, and the connections to them. Call `close` at the end."""
+
+    def __init__(self, number: int, main: Callable[[int, Channel], None]) -> None:
+        self._channels: list[Channel] = []
+        self._wanted = -1
+        self._pids: dict[int, int] = {}
+        self._stacks: list[int] = []
+        """Files into which the workers write where their threads are."""
+        self._arrived: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+        cpus = sorted(os.sched_getaffinity(0))
+        parent = os.getpid()
+        for index in range(number):
+            ours, theirs = socket.socketpair()
+            stacks = os.memfd_create("stacks")
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    die_with_parent(parent)
+                    ours.close()
+                    for channel in self._channels:
+                        channel.close()
+                    # no two on one CPU, nor all of such runs on the same CPUs
+                    stay_together(cpus[(parent + index * len(cpus) // number) % len(cpus)])
+                    # the stacks of threads in several processes are told apart by the addresses of the threads
+                    apart = mmap.mmap(-1, (1 + index) * _STACKS_BYTES, mmap.MAP_PRIVATE, prot=0)
+                    rank_process.write_stacks_into(stacks)
+                    main(index, Channel(theirs))
+                    apart.close()
+                    rank_process.end_as_a_program_does()
+                    status = 0
+                except BaseException:  # nothing may escape into the host's code, of which this process is a copy
+                    traceback.print_exc()
+                finally:
+                    os._exit(status)
+            theirs.close()
+            self._pids[index] = pid
+            self._stacks.append(stacks)
+            self._channels.append(Channel(ours))
+        rank_process.tell_stacks_of(lambda: {pid: self._stacks[index] for index, pid in self._pids.items()})
+        for index in range(number):
+            threading.Thread(target=self._listen, args=(index,), name="records", daemon=True).start()
+
+    def _listen(self, index: int) -> None:
+        # reads on, whatever the replay does: a worker that cannot send reads no answers
+        with suppress(Exception):  # above all the end of the stream
+            while True:
+                self._arrived.put((index, self._channels[index].receive()))
+        self._arrived.put((index, None))
+
+    def next_record(self) -> tuple[int, bytes]:
+        """A rank and the next part of its record, of whichever rank there is one. Raises GivenUp."""
+        while (arrived := self._arrived.get())[1] is None:
+            if self._status(arrived[0]):
+                raise GivenUp("a process has crashed: the ranks of this one show which, and what happened before")
+        rank, record = arrived[1]
+        if rank == self._wanted:
+            self._wanted = -1
+        if rank == GIVEN_UP:
+            raise GivenUp(record)
+        return rank, record
+
+    def _status(self, index: int) -> int:
+        """The status of a process that has closed its connection: not 0 if its ranks have not come to their ends."""
+        pid = self._pids.pop(index)
+        os.kill(pid, signal.SIGKILL)  # it may have sent something that cannot be read
+        return os.waitpid(pid, 0)[1]
+
+    def answer(self, rank: int, answer: Any) -> None:
+        """Answer the question that a rank waits with."""
+        self._tell(rank, (answer,))
+
+    def want(self, rank: int) -> None:
+        """Tell its worker that nothing goes on without a record of this rank."""
+        if rank != self._wanted:
+            self._wanted = rank
+            self._tell(rank, WANTED)
+
+    def hold(self, rank: int, held: bool) -> None:
+        """Tell a rank's worker that the rank is far enough ahead, or is so no longer."""
+        self._tell(rank, HELD if held else RELEASED)
+
+    def of(self, rank: int) -> int:
+        """The number of the worker that runs this rank."""
+        return rank % len(self._channels)
+
+    def _tell(self, rank: int, message: tuple[Any] | str) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is noticed elsewhere
+            self._channels[self.of(rank)].send((rank, message))
+
+    def close(self) -> None:
+        """End the processes."""
+        for pid in self._pids.values():
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._pids.values():
+            os.waitpid(pid, 0)
+        self._pids.clear()
+        rank_process.tell_stacks()
