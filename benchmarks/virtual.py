@@ -4,8 +4,8 @@ Each program runs on virtual ranks with everything on: clocks, trace, accounting
 is from the first rank's start, after `init_process_group`, to the last one's end; "whole" is the whole job, including
 starting the ranks and reading the trace. "CPU" is the CPU time of all ranks inside, which other load of the machine
 changes least. The large models' ranks run in as many processes as there are cores, or `--processes`. Times are medians;
-the peer's runs alternate with ours. "Torch alone" is the CPU time of torch's own code for one rank (torch_alone.py), times the ranks: a process that runs each rank's code needs
-more.
+the peer's runs alternate with ours. "Torch alone" is the CPU time of torch's own code for one rank (torch_alone.py),
+times the ranks: a process that runs each rank's code needs more.
 
     python benchmarks/virtual.py [--repetitions 3] [--quick] [--processes N]
 """
