@@ -120,7 +120,11 @@ class ProcessReporter:
         self._write(reports.note_frame(text))
 
     def hosts(self, rank: int) -> None:
-        self._write(reports.thread_frame(rank, threading.get_ident()))
+        self.hosted_by(rank, threading.get_ident())
+
+    def hosted_by(self, rank: int, thread: int) -> None:
+        """As `hosts`, for a rank in that thread of another process, whose stacks this one tells."""
+        self._write(reports.thread_frame(rank, thread))
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

@@ -12,7 +12,7 @@ import pytest
 from clocks import LateClock
 from random_programs import generate, source
 
-from labkit import Job, Run, virtual
+from labkit import InvalidJob, Job, Run, virtual
 from labkit.clusters.forkserver import shared
 
 RANKS = 6
@@ -356,7 +356,8 @@ dist.all_reduce(x)
 print("after")
 """
     ran, _ = run(program, 2, tmp_path)
-    assert [sorted(rank.output.split("\n")) for rank in ran.ranks] == [["", "after", "before", "in the child"]] * RANKS
+    for output in [rank.output for rank in ran.ranks]:
+        assert [output.count(text) for text in ("before", "in the child", "after", "\n")] == [1, 1, 1, 3]
     assert len({rank.value for rank in ran.ranks}) == 2
 
 
@@ -368,6 +369,22 @@ def test_a_crash_names_its_rank_and_what_happened_before(tmp_path: Path) -> None
     assert ran.ranks[3].error.type == "SIGSEGV"
     assert ran.ranks[3].error.frames == threads.ranks[3].error.frames  # type: ignore[union-attr]
     assert [rank.output for rank in ran.ranks[:3]] == ["before\n"] * 3
+
+
+def test_a_crash_is_noticed_while_a_forked_process_lives_on(tmp_path: Path) -> None:
+    program = """
+if rank == 3:
+    if os.fork() == 0:
+        time.sleep(200)
+        os._exit(0)
+    import ctypes
+    ctypes.string_at(0)
+dist.barrier()
+"""
+    ran, _ = run(program, 2, tmp_path)
+    assert ran.ranks[3].error is not None
+    assert ran.ranks[3].error.type == "SIGSEGV"
+    assert ran.wall_seconds < 150
 
 
 def test_nothing_is_left_when_a_run_is_stopped(tmp_path: Path) -> None:
@@ -398,3 +415,5 @@ def test_a_few_ranks_and_ranks_on_real_tensors_stay_in_one_process() -> None:
     program = "import os\nos.getpid()"
     for cluster in (virtual(nproc_per_node=4, fake=True), virtual(nproc_per_node=16)):
         assert len(set(cluster.run(Job(source=program)).raise_if_failed().values)) == 1
+    with pytest.raises(InvalidJob, match="give fake, too"):
+        virtual(nproc_per_node=16, processes=2)

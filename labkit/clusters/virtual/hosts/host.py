@@ -103,9 +103,11 @@ def _run_ahead(
         keep_order_outside()
         worker.run()
 
-    workers = RecordingProcesses(processes, run)
+    workers = RecordingProcesses(processes, run, outlet.hosted_by)
     try:
-        return Replay(Engine(host.topology, recording=recording), workers, outlet, host.ledger.new_account).run()
+        trace = Replay(Engine(host.topology, recording=recording), workers, outlet, host.ledger.new_account).run()
+        workers.join()
+        return trace
     except GivenUp:
         outlet.repeat()
         return None

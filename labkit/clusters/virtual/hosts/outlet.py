@@ -11,7 +11,7 @@ from labkit.trace import Trace
 
 
 class Outlet:
-    """Passes everything on to the process's reporter, or into the ranks' records from `record` on.
+    """Passes everything on to the process's reporter, or to those who record it from `record` on.
 
     What the ranks print when they run a second time is left out as far as they printed it the first time.
     """
@@ -25,7 +25,7 @@ class Outlet:
         """Those of them that are still to be printed a second time."""
 
     def record(self, records: Any) -> None:
-        """Call these methods `output`, `result` and `note` from now on, in a process that runs ranks ahead."""
+        """Call these methods `output`, `result`, `note` and `hosts` from now on, in a process that runs ranks ahead."""
         self._reporter = records
 
     def repeat(self) -> None:
@@ -55,4 +55,7 @@ class Outlet:
         self._reporter.note(text)
 
     def hosts(self, rank: int) -> None:
-        self._of_process.hosts(rank)  # where a rank is does not depend on its clock
+        self._reporter.hosts(rank)
+
+    def hosted_by(self, rank: int, thread: int) -> None:
+        self._reporter.hosted_by(rank, thread)

@@ -8,19 +8,22 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from labkit.clusters.forkserver import rank_process
 from labkit.clusters.virtual.endpoints.recording import Channel
 from labkit.clusters.virtual.endpoints.threads import stay_together
-from labkit.clusters.virtual.hosts.recording_worker import GIVEN_UP, HELD, RELEASED, WANTED
+from labkit.clusters.virtual.hosts.recording_worker import GIVEN_UP, HELD, HOSTS, RELEASED, WANTED
 from labkit.linux.prctl import die_with_parent
 
 _STACKS_BYTES = 1 << 35
 """More than the stacks of all threads of a process."""
+
+
+_LOOK_SECONDS = 1.0
 
 
 class GivenUp(Exception):
@@ -30,7 +33,11 @@ class GivenUp(Exception):
 class RecordingProcesses:
     """Processes in which `main(number, channel)` runs, and the connections to them. Call `close` at the end."""
 
-    def __init__(self, number: int, main: Callable[[int, Channel], None]) -> None:
+    def __init__(
+        self, number: int, main: Callable[[int, Channel], None], hosted_by: Callable[[int, int], None]
+    ) -> None:
+        """`hosted_by(rank, thread)` is called with the identifier of each rank's thread."""
+        self._hosted_by = hosted_by
         self._channels: list[Channel] = []
         self._wanted = -1
         self._pids: dict[int, int] = {}
@@ -80,21 +87,35 @@ class RecordingProcesses:
 
     def next_record(self) -> tuple[int, bytes]:
         """A rank and the next part of its record, of whichever rank there is one. Raises GivenUp."""
-        while (arrived := self._arrived.get())[1] is None:
-            if self._status(arrived[0]):
-                raise GivenUp("a process has crashed: the ranks of this one show which, and what happened before")
-        rank, record = arrived[1]
-        if rank == self._wanted:
-            self._wanted = -1
-        if rank == GIVEN_UP:
-            raise GivenUp(record)
-        return rank, record
+        while True:
+            try:
+                index, message = self._arrived.get(timeout=_LOOK_SECONDS)
+            except Empty:  # the end of a stream need not come: a process that a rank has forked holds it open
+                self._check([*self._pids], os.WNOHANG)
+                continue
+            if message is None:
+                if index in self._pids:
+                    os.kill(self._pids[index], signal.SIGKILL)  # it may have sent something that cannot be read
+                    self._check([index])
+                continue
+            rank, record = message
+            if rank == GIVEN_UP:
+                raise GivenUp(record)
+            if rank == HOSTS:
+                self._hosted_by(*record)
+                continue
+            if rank == self._wanted:
+                self._wanted = -1
+            return rank, record
 
-    def _status(self, index: int) -> int:
-        """The status of a process that has closed its connection: not 0 if its ranks have not come to their ends."""
-        pid = self._pids.pop(index)
-        os.kill(pid, signal.SIGKILL)  # it may have sent something that cannot be read
-        return os.waitpid(pid, 0)[1]
+    def _check(self, indices: Iterable[int], options: int = 0) -> None:
+        """Forget processes that have ended. Raises GivenUp if the ranks of one had not ended before."""
+        for index in indices:
+            pid, status = os.waitpid(self._pids[index], options)
+            if pid:
+                del self._pids[index]
+            if status:
+                raise GivenUp("a process has crashed: the ranks of this one show which, and what happened before")
 
     def answer(self, rank: int, answer: Any) -> None:
         """Answer the question that a rank waits with."""
@@ -117,6 +138,12 @@ class RecordingProcesses:
     def _tell(self, rank: int, message: tuple[Any] | str) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is noticed elsewhere
             self._channels[self.of(rank)].send((rank, message))
+
+    def join(self) -> None:
+        """Wait for the ends of the processes, after those of their ranks: what these have started may still go on."""
+        for pid in self._pids.values():
+            os.waitpid(pid, 0)
+        self._pids.clear()
 
     def close(self) -> None:
         """End the processes."""

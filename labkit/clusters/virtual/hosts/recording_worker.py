@@ -35,8 +35,8 @@ from labkit.clusters.virtual.isolation.current import here
 WAITS_IN_A_ROW = 32
 _SOON_SECONDS = 0.05
 _LOOK_SECONDS = 0.25
-GIVEN_UP = -1
-"""In place of a rank: the reason follows."""
+GIVEN_UP, HOSTS = -1, -2
+"""In place of a rank: the reason follows; a rank and the identifier of its thread."""
 WANTED, HELD, RELEASED = "wanted", "held", "released"
 """In place of an answer: the replay waits for this rank; has much of its record still; has little of it."""
 _OUTSIDE = ("open", "os.", "shutil.", "subprocess.", "socket.", "sqlite3.")
@@ -130,6 +130,11 @@ class RecordingWorker:
         assert here.rank is not None
         self._record(here.rank.number, recording.NOTE, text)
 
+    def hosts(self, rank: int) -> None:
+        """Report at once: where a rank is does not depend on its clock."""
+        with self._sending:
+            self._channel.send((HOSTS, (rank, threading.get_ident())))
+
     def output(self, rank: int, stream: str, text: str) -> None:
         """Record what a rank prints, and send it soon: it may be due."""
         self._record(rank, recording.OUTPUT, stream, text)
@@ -170,17 +175,16 @@ class RecordingWorker:
             self._take_turn(rank)
 
     def _send(self, rank: int) -> None:
-        if rank == self._wanted:
-            self._wanted = -1
         with self._sending:
-            if record := self._endpoints[rank].taken():
-                try:
+            record = self._endpoints[rank].taken()
+            if record and rank == self._wanted:
+                self._wanted = -1
+            try:
+                if record:
                     self._channel.send((rank, marshal.dumps(record)))
-                    return
-                except ValueError as error:  # something that is no plain data
-                    why = str(error)
-            else:
                 return
+            except ValueError as error:  # something that is no plain data
+                why = str(error)
         self._give_up(why)
 
     def _take_turn(self, rank: int) -> None:
