@@ -411,9 +411,9 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def test_a_few_ranks_and_ranks_on_real_tensors_stay_in_one_process() -> None:
+def test_ranks_stay_in_one_process_unless_it_is_asked_for() -> None:
     program = "import os\nos.getpid()"
-    for cluster in (virtual(nproc_per_node=4, fake=True), virtual(nproc_per_node=16)):
+    for cluster in (virtual(nproc_per_node=16, fake=True), virtual(nproc_per_node=16)):
         assert len(set(cluster.run(Job(source=program)).raise_if_failed().values)) == 1
     with pytest.raises(InvalidJob, match="give fake, too"):
         virtual(nproc_per_node=16, processes=2)
