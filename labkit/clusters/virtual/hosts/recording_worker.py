@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 import torch
 
-import labkit
 from labkit.clusters.forkserver import reports
 from labkit.clusters.program import is_learners
 from labkit.clusters.run import RankResult
@@ -41,7 +40,7 @@ WANTED, HELD, RELEASED = "wanted", "held", "released"
 """In place of an answer: the replay waits for this rank; has much of its record still; has little of it."""
 _OUTSIDE = ("open", "os.", "shutil.", "subprocess.", "socket.", "sqlite3.")
 """Beginnings of the names of audit events that tell of an effect on the world outside this process, or a look at it."""
-_NOT_THE_PROGRAM = ("<frozen importlib", f"{Path(torch.__file__).parent}/", f"{Path(labkit.__file__).parent}/")
+_NOT_THE_PROGRAM = ("<frozen importlib", f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/")
 
 
 class RecordingWorker:
