@@ -20,12 +20,11 @@ from torch import Tensor
 from labkit.clusters.virtual.endpoints import recording
 from labkit.clusters.virtual.endpoints.endpoint import Moment, refuse_after_fork
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
-from labkit.clusters.virtual.scheduler.collectives import has_data
+from labkit.clusters.virtual.scheduler.collectives import FROM_ROOT, TO_ROOT, has_data
 from labkit.clusters.virtual.scheduler.key_values import StoreCall
 from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send
 from labkit.torch_versions.fake_tensors import known_values
 
-_FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 _BARRIERS = ("barrier", "monitored_barrier")
 """They carry nothing, but a program may mean: whatever the others have written is there now."""
 
@@ -54,7 +53,7 @@ class RecordingEndpoint:
         self._posted = 0
         self._moments = 0
         self._results: dict[int, Any] = {}
-        """By number of a request: what `wait` returns, or that only the scheduler knows it."""
+        """By number of a request: what `wait` returns, unless only the scheduler knows it."""
         self._last_now = 0.0
         self._is_cut_off = False
         self._counting = threading.Lock()
@@ -123,7 +122,7 @@ class RecordingEndpoint:
     def _known_result(self, request: Collective) -> Any:
         """What `wait` returns for a collective without data; `_ASK` if it is unknown whether others have data."""
         members = self._groups[request.group]
-        gives = request.name not in _FROM_ROOT or members[request.root] == self.rank
+        gives = request.name not in FROM_ROOT or members[request.root] == self.rank
         if request.name in _BARRIERS or (gives and (not request.tensors or has_data(request.tensors[0]))):
             return _ASK
         if request.name == "scatter":
@@ -132,7 +131,7 @@ class RecordingEndpoint:
             asks = all(_may_be_known(tensor.dtype, tensor.numel()) for tensor in request.tensors)
         if asks and not gives:
             return _ASK
-        if request.name in _TO_ROOT and members[request.root] != self.rank:
+        if request.name in TO_ROOT and members[request.root] != self.rank:
             return [], -1
         return [None] * (1 if request.name == "scatter" else len(request.tensors)), -1
 

@@ -39,7 +39,7 @@ _MOST_POLLS = 1000
 
 
 class Replay:
-    """Replays the records of all ranks on an engine of its own. `accounts`: one for each rank that counts memory."""
+    """Replays the records of all ranks on an engine of its own. `account(rank, now)` makes a rank's memory account."""
 
     def __init__(
         self,
@@ -128,7 +128,6 @@ class _Rank:
         self._replay = replay
         self._rank = rank
         self._engine = engine
-        self._outlet = outlet
         self._clock = 0.0
         """The rank's clock while it computes; the scheduler has it after that."""
         self.account = account(rank, lambda: self._clock)

@@ -16,6 +16,8 @@ from labkit.clusters.virtual.scheduler.requests import Collective
 from labkit.torch_versions.dispatch import DisableTorchDispatch
 from labkit.torch_versions.fake_tensors import FakeTensor
 
+FROM_ROOT, TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
+"""Collectives in which one rank alone gives data, or gets any."""
 PLAIN = (Tensor, torch.nn.Parameter)
 
 _IN_PLACE: dict[str, Any] = {
@@ -56,9 +58,6 @@ def has_data(tensor: Tensor) -> bool:
     return not tensor.is_meta and (tensor.__class__ in PLAIN or not hasattr(tensor, "fake_mode"))
 
 
-_TO_ROOT = ("reduce", "gather")
-
-
 def complete(calls: list[Collective]) -> list[list[Any]]:
     """Each member's results: the data for each of its tensors, flat. `calls`: one per member, by group rank.
 
@@ -72,11 +71,11 @@ def complete(calls: list[Collective]) -> list[list[Any]]:
     if name in ("barrier", "monitored_barrier"):
         return [[] for _ in calls]
     _check_sizes(calls)
-    given = calls[first.root].tensors if name in ("scatter", "broadcast") else first.tensors
-    senders = calls[first.root : first.root + 1] if name in ("scatter", "broadcast") else calls
+    given = calls[first.root].tensors if name in FROM_ROOT else first.tensors
+    senders = calls[first.root : first.root + 1] if name in FROM_ROOT else calls
     if not all(has_data(call.tensors[0]) for call in senders):
         empty: list[Any] = [None] * (1 if name == "scatter" else len(given))
-        return _at(first.root if name in _TO_ROOT else -1, n, empty)
+        return _at(first.root if name in TO_ROOT else -1, n, empty)
     # outside the operators that are recorded and accounted: this is the network's work, not a rank's
     with torch.no_grad(), DisableTorchDispatch():
         if name in ("all_reduce", "reduce"):
