@@ -310,7 +310,7 @@ def _product(layout: tuple[int, int], ranks: int) -> str:
     return f"{data} x {stages} x {ranks // data // stages}"
 
 
-def large_model(case: LargeModel, quick: bool, processes: int) -> str:
+def large_model(case: LargeModel, quick: bool, processes: int | None) -> str:
     """Run the step; report time and the peak memory of the processes of all ranks."""
     heard: list[float] = []
     nnodes, nproc_per_node = max(1, case.ranks // 8), min(8, case.ranks)
@@ -357,9 +357,7 @@ def growth(options: argparse.Namespace) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repetitions", type=_positive, default=3, help="runs of each kind (default %(default)s)")
-    parser.add_argument(
-        "--processes", type=_positive, default=os.cpu_count(), help="for ranks on fake tensors (default: the cores)"
-    )
+    parser.add_argument("--processes", type=_positive, help="processes for ranks on fake tensors (default: the cores)")
     parser.add_argument("--quick", action="store_true", help="few ranks, one run of each: does it work at all")
     options = parser.parse_args()
     if options.quick:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import ForkServer, Session, shared
 from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.local.machine import cores
 from labkit.clusters.run import Run
 from labkit.clusters.virtual.hosts.rank_pool import RankPool
 from labkit.clusters.virtual.hosts.scheduler_server import Alteration
@@ -16,6 +17,11 @@ from labkit.clusters.virtual.placement import VirtualRanks, require_placeable
 from labkit.clusters.virtual.process_cluster import VirtualProcessCluster
 from labkit.clusters.virtual.scheduler.faults import Fault
 from labkit.hardware import GPU, Link, Storage, topology
+
+_FEWEST_RANKS = 4
+"""Ranks on fake tensors for which a process of their own takes less time than it saves."""
+_MOST_PROCESSES = 16
+"""More are used only if asked for: others may work on the machine, too."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,8 @@ class VirtualCluster(VirtualRanks):
     fake: bool = False
     """Whether tensors have shapes only."""
     processes: int | None = None
-    """Number of processes that share the work of ranks on fake tensors; None: one."""
+    """Number of processes that share the work of ranks on fake tensors; None: one for each core, if there are enough
+    ranks."""
 
     def describe(self) -> str:
         """As `VirtualRanks.describe`; mentions fake tensors."""
@@ -34,10 +41,11 @@ class VirtualCluster(VirtualRanks):
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh virtual ranks. See `Cluster.run`."""
         placed = self._placed_once(job)
+        processes = self.processes or min(cores(), _MOST_PROCESSES, placed.world_size // _FEWEST_RANKS)
         run = (self.forkserver or shared()).run(
             "labkit.clusters.virtual.hosts.host:main",
             job,
-            options={**self._options(placed), "fake": self.fake, "processes": self.processes or 1},
+            options={**self._options(placed), "fake": self.fake, "processes": processes},
             ranks=[range(placed.world_size)],
             environments=[{}],
             on_output=on_output,
@@ -96,8 +104,7 @@ def virtual(
     turn. `settings` change nested fields: `{"gpu.memory_gb": 40}`.
     `faults` are made by `kill`, `slow`, `link` and `jitter`. Without `account` computing takes no time and memory is
     not counted. With `fake` tensors have shapes only: a model of any size runs, in the modelled GPUs' time and memory.
-    `processes` share the work of such ranks: two take half the time. Memory that only the garbage collector frees is
-    then freed at other moments; all else is the same with any number.
+    `processes` share the work of such ranks, by default as many as there are cores; any number gives the same run.
     With `ranks="processes"` and not `trusting`, a rank does not control its own time: computing takes none except for
     the work that the job declares (`arguments.work`), and requests begin when they are made; an `alteration` changes
     one message on its way. Raises InvalidJob, which names the option and its value.

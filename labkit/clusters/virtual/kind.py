@@ -84,7 +84,7 @@ KIND = ClusterKind(
             words=("threads", "processes"),
         ),
         Option("--fake", "tensors have shapes but no data, so that a model of any size runs", switch=True),
-        Option("--processes", "number of processes that share the work of fake ranks (1)", at_least_one, "N"),
+        Option("--processes", "number of processes that share the work of fake ranks (the cores)", at_least_one, "N"),
     ),
     example="dgx-a100 --nnodes 4",
     title="virtual cluster",

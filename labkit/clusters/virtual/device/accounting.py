@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -12,6 +11,7 @@ from labkit.clusters.virtual.device import adam_updates, memory
 from labkit.clusters.virtual.device.charging import Accounting, Costs, count_fake_tensors
 from labkit.clusters.virtual.device.fake import Shapes
 from labkit.clusters.virtual.device.fake_charging import FakeAccounting
+from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.device.memory import MemoryAccount
 from labkit.clusters.virtual.device.recorded import RecordedAccount, RecordedFiles
 from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
@@ -74,7 +74,7 @@ class Ledger:
             adam_updates.install()
             chunks_on_demand()
             shards_padded_once()
-            collect_as_often_for_each_rank(topology.world_size)
+            collector.count_storages(topology.world_size)
         if account:
             report_to_accounts()
 
@@ -121,15 +121,3 @@ def in_order(accounts: Iterable[MemoryAccount]) -> tuple[MemorySample, ...]:
     """The samples of all accounts."""
     samples = [sample for account in accounts for sample in account.samples()]
     return tuple(sorted(samples, key=lambda sample: (sample.time, sample.rank)))
-
-
-_THRESHOLDS = gc.get_threshold()
-
-
-def collect_as_often_for_each_rank(ranks: int) -> None:
-    """Let Python look through old objects once for as many new ones of each rank as in a process of its own.
-
-    The ranks' objects count together, so it would look through those of all ranks after each few of every rank.
-    """
-    young, middle, old = _THRESHOLDS
-    gc.set_threshold(young, middle, old * ranks)

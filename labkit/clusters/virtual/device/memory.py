@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.hardware import Topology
 from labkit.torch_versions.fake_tensors import FakeTensor
@@ -117,6 +118,8 @@ class MemoryAccount:
         storage.key = key
         storage.nbytes = nbytes
         self.grow(category, nbytes)
+        if collector.counts_storages:
+            collector.count_storage()
 
     def must_fit(self, nbytes: int) -> None:
         """Raise torch.OutOfMemoryError unless `nbytes` more bytes fit."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.device.memory import MemoryAccount
 from labkit.clusters.virtual.endpoints import recording
 from labkit.clusters.virtual.endpoints.recording_endpoint import RecordingEndpoint
@@ -34,6 +35,8 @@ class RecordedAccount(MemoryAccount):
         self.held[category] -= nbytes
         self.total -= nbytes
         self._record.append(-(nbytes | category))
+        if collector.at_work:
+            collector.has_freed_memory = True
 
     def move(self, before: int, after: int, nbytes: int) -> None:
         super().move(before, after, nbytes)

@@ -22,7 +22,8 @@ from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
 from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
-from labkit.clusters.virtual.device.accounting import Ledger, collect_as_often_for_each_rank
+from labkit.clusters.virtual.device.accounting import Ledger
+from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.race_detection import watch_reads_without_operator
 from labkit.clusters.virtual.endpoints.recording import Channel
@@ -75,7 +76,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         reporter.result(RankResult(endpoint.rank, exit=code))
         endpoint.leave(failed=code != 0)
 
-    processes = min(options["processes"], Topology.from_plain(options["topology"]).world_size)
+    # two ranks in each: one that still runs shows whether there is garbage when the other one ends
+    processes = min(options["processes"], Topology.from_plain(options["topology"]).world_size // 2)
     if not (options["fake"] and options["account"]) or options["faults"]:
         processes = 1
     outlet = Outlet(reporter) if processes > 1 else None
@@ -99,7 +101,7 @@ def _run_ahead(
         current.begin()
         worker = RecordingWorker(channel, range(index, host.topology.world_size, processes), program)
         outlet.record(worker)
-        collect_as_often_for_each_rank(-(-host.topology.world_size // processes))
+        collector.count_storages(-(-host.topology.world_size // processes))
         keep_order_outside()
         worker.run()
 

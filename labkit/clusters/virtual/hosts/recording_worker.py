@@ -7,6 +7,7 @@ fewest waits. A rank gives its turn to another one after some waits, or when it 
 from __future__ import annotations
 
 import functools
+import gc
 import marshal
 import os
 import sys
@@ -23,6 +24,7 @@ import torch
 from labkit.clusters.forkserver import reports
 from labkit.clusters.program import is_learners
 from labkit.clusters.run import RankResult
+from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.endpoints import recording
 from labkit.clusters.virtual.endpoints.recording import Channel
 from labkit.clusters.virtual.endpoints.recording_endpoint import RecordingEndpoint
@@ -79,6 +81,7 @@ class RecordingWorker:
 
     def run(self) -> None:
         """Return when all of the ranks have ended."""
+        collector.watch()
         previous = threading.stack_size(RANK_STACK_BYTES)
         try:
             for lock in (self._back, *self._batons.values()):
@@ -109,10 +112,13 @@ class RecordingWorker:
             else:
                 rank = min(self._ready, key=lambda rank: (self._waits[rank], rank))
             self._ready.discard(rank)
+            left = self._left
             self._batons[rank].release()
             while not self._back.acquire(timeout=_LOOK_SECONDS):
                 self._send(rank)  # what it has printed may be due
                 self._check_locks(rank)
+            if left == len(self._batons) > self._left > 0:
+                gc.collect()  # if there is garbage, it must be found: luck may not decide whether the ranks run again
 
     def _check_locks(self, rank: int) -> None:
         """Give up if the rank waits for a lock: a rank may hold it that waits for an answer, as to read the clock."""
@@ -174,6 +180,8 @@ class RecordingWorker:
             self._take_turn(rank)
 
     def _send(self, rank: int) -> None:
+        if collector.has_freed_memory:
+            self._give_up("memory that only the garbage collector frees")
         with self._sending:
             record = self._endpoints[rank].taken()
             if record and rank == self._wanted:

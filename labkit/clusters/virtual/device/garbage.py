@@ -1,0 +1,61 @@
+"""When Python's garbage collector runs, which frees the memory that references in a cycle hold.
+
+By itself it runs after some number of new objects of the whole process. So how long garbage counts as a rank's memory
+would depend on how many ranks share a process, and on whatever else happens in it. For ranks on fake tensors it runs
+after fixed numbers of new storages instead. Where such ranks run ahead of the virtual clock, the order of their turns
+varies all the same: there it is only noted that garbage has held memory, and they run again in one process.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Literal
+
+_STORAGES = 100
+_YOUNG = 10
+"""Number of times that only new objects are looked through, for one time that those of medium age are."""
+_MIDDLE = 10
+"""Number of these times, for each rank, for one time that all objects are: those of the ranks count together."""
+_OBJECTS = 100_000
+"""More new objects than come with that many storages: where there are no tensors, the collector runs, too."""
+
+
+class Collector:
+    """Python's garbage collector in this process. Until `count_storages` is called, it runs as always."""
+
+    counts_storages = False
+    at_work = False
+    """Whether it is running, once it is watched: what ends now has been in a cycle, or was held by one."""
+    has_freed_memory = False
+    """Whether it has ever freed memory of a rank that runs ahead."""
+
+    def __init__(self) -> None:
+        self._ranks = 1
+        self._storages = 0
+        self._times = 0
+
+    def count_storages(self, ranks: int) -> None:
+        """From now on run after fixed numbers of storages of this process's ranks."""
+        self._ranks = ranks
+        self.counts_storages = True
+        gc.set_threshold(_OBJECTS, _YOUNG, _MIDDLE * ranks)
+
+    def count_storage(self) -> None:
+        """Count a new one; run if it is time to, unless the program has called `gc.disable`."""
+        self._storages += 1
+        if self._storages == _STORAGES:
+            self._storages = 0
+            self._times = times = self._times + 1
+            if gc.isenabled():
+                oldest = 0 if times % _YOUNG else 1 if times % (_YOUNG * _MIDDLE * self._ranks) else 2
+                gc.collect(oldest)
+
+    def watch(self) -> None:
+        """Follow when it is at work."""
+        gc.callbacks.append(self._enter_phase)
+
+    def _enter_phase(self, phase: Literal["start", "stop"], _: dict[str, int]) -> None:
+        self.at_work = phase == "start"
+
+
+collector = Collector()
