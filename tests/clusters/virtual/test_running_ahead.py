@@ -14,6 +14,7 @@ from random_programs import generate, source
 
 from labkit import InvalidJob, Job, Run, virtual
 from labkit.clusters.forkserver import shared
+from labkit.clusters.virtual.hosts.recording_worker import QUESTIONS
 
 RANKS = 6
 HEAD = """
@@ -317,6 +318,20 @@ def test_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
     runs = [run(AHEAD["messages"], processes, tmp_path) for processes in (1, 3, 20)]
     assert [len({rank.value for rank in ran.ranks}) for ran, _ in runs] == [1, 3, 3]
     assert all(seen(other) == seen(runs[0]) for other in runs[1:])
+
+
+def test_ranks_that_learn_something_all_the_time_run_in_one_process(tmp_path: Path) -> None:
+    number = f"""
+number = torch.tensor([rank])
+for step in range({QUESTIONS}):
+    sending = dist.isend(number, (rank + 1) % n)
+    dist.recv(number, (rank - 1) % n)
+    sending.wait()
+print(number.item())
+"""
+    runs = [run(number, processes, tmp_path) for processes in (1, 2)]
+    assert [len({rank.value for rank in ran.ranks}) for ran, _ in runs] == [1, 1]
+    assert seen(runs[1]) == seen(runs[0])
 
 
 @pytest.mark.parametrize("seeds", [range(at, 40, 4) for at in range(4)], ids=lambda s: f"from {s[0]}")

@@ -34,6 +34,10 @@ from labkit.clusters.virtual.isolation import process_state
 from labkit.clusters.virtual.isolation.current import here
 
 WAITS_IN_A_ROW = 32
+QUESTIONS = 1000
+"""After so many, and again after so many more, it is found out whether the ranks ask too often."""
+_STEPS = 40
+"""Parts of a record between two questions: with fewer of them, asking takes longer than several processes save."""
 _SOON_SECONDS = 0.05
 _LOOK_SECONDS = 0.25
 GIVEN_UP, HOSTS = -1, -2
@@ -78,6 +82,8 @@ class RecordingWorker:
         self._threads: dict[int, threading.Thread] = {}
         self._states = ThreadStates()
         self._left = len(ranks)
+        self._questions = self._steps = 0
+        """Numbers of questions, and of parts of all records."""
 
     def run(self) -> None:
         """Return when all of the ranks have ended."""
@@ -164,6 +170,9 @@ class RecordingWorker:
 
     def _ask(self, rank: int) -> Any:
         self._send(rank)
+        self._questions += 1
+        if self._questions % QUESTIONS == 0 and self._steps < _STEPS * self._questions:
+            self._give_up("questions all the time")
         self._back.release()
         self._take_turn(rank)
         self._asked_at[rank] = self._waits[rank]
@@ -184,6 +193,7 @@ class RecordingWorker:
             self._give_up("memory that only the garbage collector frees")
         with self._sending:
             record = self._endpoints[rank].taken()
+            self._steps += len(record)
             if record and rank == self._wanted:
                 self._wanted = -1
             try:
