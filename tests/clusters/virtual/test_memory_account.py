@@ -216,6 +216,17 @@ def test_samples_stay_few_and_the_peak_stays_exact() -> None:
     assert trace.peak_memory(0) == MB + 4608
 
 
+def test_the_order_in_which_tensors_end_at_one_moment_is_not_recorded() -> None:
+    source = """
+        kept = [torch.ones(number << 16) for number in range(1, 9)]
+        while kept:
+            kept.pop({first})
+        torch.ones(1 << 10)
+    """
+    samples = [run(source.format(first=first)).raise_if_failed().trace.memory for first in (0, -1)]
+    assert samples[0] == samples[1]
+
+
 def test_buckets_of_ddp_are_communication() -> None:
     source = f"{MODEL}    ddp = nn.parallel.DistributedDataParallel(model)\n    ddp(x).sum().backward()\n"
     trace = run(source, ranks=2).raise_if_failed().trace

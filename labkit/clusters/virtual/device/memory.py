@@ -73,7 +73,8 @@ class MemoryAccount:
         self._sampled_total = 0
         self._due = self._at_peak = False
         """Whether the present state must be sampled; whether it is the peak so far. Samples are taken when the state
-        changes: until then a tensor's category may become known.
+        changes at a later time: until then a tensor's category may become known, and tensors that end together end in
+        any order, such as autocast's, which it keeps by address.
         """
         self._changed_at = 0.0
         self._closed = False
@@ -162,7 +163,7 @@ class MemoryAccount:
         """Count more bytes of a category."""
         if self.listed is not None:
             self.listed.append((category, nbytes))
-        if self._due:
+        if self._due and self.now() != self._changed_at:
             self._sample()
         self.held[category] += nbytes
         self.total = total = self.total + nbytes
@@ -179,7 +180,7 @@ class MemoryAccount:
         """Count fewer bytes of a category."""
         if self.listed is not None:
             self.listed.append((category, -nbytes))
-        if self._due or self._at_peak:
+        if self._at_peak or (self._due and self.now() != self._changed_at):
             self._sample()
         self.held[category] -= nbytes
         self.total = total = self.total - nbytes
