@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -455,6 +457,33 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
+
+
+def test_a_rank_that_has_just_ended_does_not_wait_for_a_lock() -> None:
+    # the worker looks at the running rank all the time, so that some ranks end within a look
+    program = """
+from time import perf_counter
+from labkit.clusters.virtual.hosts import recording_worker
+
+class Replay:
+    def has_come_in(self):
+        return False
+
+    def send(self, message):
+        rank, record = message
+        if rank == recording_worker.GIVEN_UP:
+            recording_worker.os._exit(1)
+
+def run(endpoint):
+    end = perf_counter() + 0.002
+    while perf_counter() < end:
+        pass
+    return False
+
+recording_worker._LOOK_SECONDS = 1e-4
+recording_worker.RecordingWorker(Replay(), range(300), run).run()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_few_ranks_and_ranks_on_real_tensors_stay_in_one_process() -> None:

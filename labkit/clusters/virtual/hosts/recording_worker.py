@@ -129,7 +129,9 @@ class RecordingWorker:
     def _check_locks(self, rank: int) -> None:
         """Give up if the rank waits for a lock: a rank may hold it that waits for an answer, as to read the clock."""
         number = self._threads[rank].native_id
-        if self._left > 1 and number is not None and self._states.of(number) == WAITS:
+        waits = number is not None and self._states.of(number) == WAITS
+        # asked after the look: a rank that has given its turn back meanwhile waits for the next one, or has ended
+        if self._left > 1 and waits and self._back.locked():
             self._give_up("a lock that another rank may hold")
 
     # What the ranks report: see Reporter -----------------------------------------------------------------------------
