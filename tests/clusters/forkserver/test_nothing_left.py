@@ -30,12 +30,15 @@ from multiprocessing import shared_memory
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
 memory = shared_memory.SharedMemory(create=True, size=1000)
+receiving, sending = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print("grandchild", os.getpid(), flush=True)
+        os.write(sending, b"printed")
         time.sleep(600)
     os._exit(0)
+os.read(receiving, 7)  # a rank that ends at once would end it before
 print("rank", os.getpid(), flush=True)
 """
 
