@@ -462,6 +462,7 @@ def _state(pid: int) -> str:
 def test_a_rank_that_has_just_ended_does_not_wait_for_a_lock() -> None:
     # the worker looks at the running rank all the time, so that some ranks end within a look
     program = """
+import os
 from time import perf_counter
 from labkit.clusters.virtual.hosts import recording_worker
 
@@ -472,7 +473,7 @@ class Replay:
     def send(self, message):
         rank, record = message
         if rank == recording_worker.GIVEN_UP:
-            recording_worker.os._exit(1)
+            os._exit(1)
 
 def run(endpoint):
     end = perf_counter() + 0.002
