@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 import second_exercise
+from no_process_left import no_process_left
 
 from autograder.feedback import for_learner
 from autograder.judge import BrokenRubric, Judge
@@ -71,14 +71,8 @@ def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exerc
 
 
 def judged(exercise: catalogue.Exercise, source: str) -> Report:
-    # the sandboxes' forkserver keeps running
-    Sandbox().open().close()
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    with Judge(Sandbox(processes=100), timeout=2.0) as judge:
-        report = judge.judge(exercise, source)
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert psutil.wait_procs(left, timeout=300)[1] == []
-    return report
+    with no_process_left(), Judge(Sandbox(processes=100), timeout=2.0) as judge:
+        return judge.judge(exercise, source)
 
 
 @pytest.mark.parametrize("name", MODULES)
