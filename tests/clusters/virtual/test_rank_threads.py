@@ -152,6 +152,29 @@ last.start()
     assert all(event.start >= 1 for event in run.trace.collectives())
 
 
+def test_a_thread_waits_for_a_lock_of_one_that_works(kind: str) -> None:
+    """At the rank's end, too: the lock may come free, even if the one that has it is a daemon."""
+    source = """
+lock, has_begun = threading.Lock(), threading.Event()
+
+def work():
+    with lock:
+        has_begun.set()
+        for _ in range(20):
+            sum(range(1_000_000))
+
+def reduce():
+    with lock:
+        dist.all_reduce(torch.ones(1))
+
+threading.Thread(target=work, daemon=True).start()
+has_begun.wait()
+threading.Thread(target=reduce).start()
+"""
+    run = ran(kind, source).raise_if_failed()
+    assert [event.operation for event in run.trace.collectives()] == ["all_reduce"] * 2
+
+
 def exchanged(busy: Any, group: Any) -> float:
     """On a rank: a thread reduces a number, while the first thread works."""
     import threading

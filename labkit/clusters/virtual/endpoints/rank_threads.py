@@ -183,15 +183,17 @@ class RankThreads:
         with self.turn():
             self._waits[me] = None
             try:
-                while any(self._holds_up_the_end(thread) for thread in self._threads - {me}):
+                while self._somebody_goes_on(self._threads - {me}):
                     self._let_others_run()
             finally:
                 del self._waits[me]
 
-    def _holds_up_the_end(self, thread: threading.Thread) -> bool:
-        if thread.daemon:
+    def _somebody_goes_on(self, others: set[threading.Thread]) -> bool:
+        """Whether one of these that is no daemon goes on by itself, or waits for a lock that a running one may hold."""
+        if all(thread.daemon for thread in others):
             return False
-        return thread in self._waits or self._state(thread) != WAITS
+        states = {thread: self._state(thread) for thread in others - self._waits.keys()}
+        return RUNS in states.values() or any(not thread.daemon and states.get(thread) != WAITS for thread in others)
 
     def _let_others_run(self) -> None:
         if self._asleep or self._paused:

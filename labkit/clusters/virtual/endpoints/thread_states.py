@@ -23,7 +23,7 @@ class ThreadStates:
         """The state of the thread with this native identifier: `RUNS`, `WAITS` or `RESTLESS`."""
         task = f"self/task/{number}"
         try:
-            ran = proc.read(f"{task}/schedstat").split()[0]
+            ran = _ran(task)
             sleeps = proc.stat(task)[0] in (b"S", b"I")
         except OSError:  # it has ended
             return WAITS
@@ -33,9 +33,15 @@ class ThreadStates:
         with suppress(OSError):
             call = proc.read(f"{task}/syscall").split()
             if call[0] == _FUTEX and int(call[4], 16) == 0:
-                return WAITS
+                # each of these looks lets other threads run: it may wait for the very lock that the caller holds
+                return WAITS if _ran(task) == before else RUNS
         return RESTLESS
 
     def forget(self, number: int) -> None:
         """Forget a thread that has ended."""
         self._ran.pop(number, None)
+
+
+def _ran(task: str) -> bytes:
+    """The thread's CPU time so far. Raises `OSError` if it has ended."""
+    return proc.read(f"{task}/schedstat").split()[0]
