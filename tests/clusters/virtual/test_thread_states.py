@@ -46,7 +46,7 @@ def test_a_wait_has_a_time_limit_or_none() -> None:
         assert state_at_rest(number) == RESTLESS
         event.set()
         wait_until(lambda: state_at_rest(number) == WAITS)
-    assert ThreadStates().of(number) == WAITS, "it has ended"
+    assert state_at_rest(number) == WAITS, "it has ended"
 
 
 def test_a_thread_that_runs_between_two_looks_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
