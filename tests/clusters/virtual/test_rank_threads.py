@@ -134,6 +134,41 @@ received.item()
     assert ran(kind, source).raise_if_failed().values == [1.0, 2.0]
 
 
+def test_a_thread_that_calls_just_before_the_rank_sleeps_is_heard(kind: str) -> None:
+    source = """
+from labkit.clusters.virtual.isolation import current
+threads, has_called = current.endpoint().share(), threading.Event()
+sleep, call_back = threads._sleep_for_any, threads._call_back
+
+def sleep_after_the_call(*waits):
+    if rank == 1:
+        has_called.wait()
+    return sleep(*waits)
+
+def call():
+    call_back()
+    has_called.set()
+
+threads._sleep_for_any, threads._call_back = sleep_after_the_call, call
+
+def wait_then_send():
+    try:
+        queue.Queue().get(timeout=0.2)
+    except queue.Empty:
+        dist.send(torch.ones(1), left)
+
+received = torch.zeros(1)
+if rank:
+    threading.Thread(target=wait_then_send).start()
+    dist.recv(received, left)
+else:
+    dist.recv(received, right)
+    dist.send(received + 1, right)
+received.item()
+"""
+    assert ran(kind, source).raise_if_failed().values == [1.0, 2.0]
+
+
 def test_threads_that_are_left_behind_end_with_the_rank(kind: str) -> None:
     source = """
 def tick():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -58,6 +59,7 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
         self._periods: dict[int, tuple[float, float | None]] = {}
         """Of the requests that a profile records, by handle: when it was posted and when it was done."""
         self._connection = connection
+        self._transmitting = threading.Lock()
         self.race_detector = RaceDetector()
 
     def join_group(self, name: str, ranks: tuple[int, ...], backend: str) -> None:
@@ -105,7 +107,7 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
         return over
 
     def call_back(self) -> None:
-        self._connection.send([("call_back",)])
+        self._transmit([("call_back",)])
 
     def done_at(self, handle: int) -> float:
         return float(self._ask("done_at", handle))
@@ -157,8 +159,13 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
 
     def _send(self) -> None:
         said, self._unsaid = self._unsaid, []
+        with self._unobserved():
+            self._transmit(said)
+
+    def _transmit(self, said: list[tuple[Any, ...]]) -> None:
         try:
-            with self._unobserved():
+            # a thread may call back while another one, which goes to sleep, still sends
+            with self._transmitting:
                 self._connection.send(said)
         except (BrokenPipeError, ConnectionResetError):
             raise diagnosis.PeerFailed(ENDED) from None

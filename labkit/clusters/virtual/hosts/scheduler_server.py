@@ -162,6 +162,7 @@ class _RankHandler:
         self._resume: Callable[[], Any] | None = None
         """The call in which the rank went to sleep: repeated when the rank has its turn again."""
         self._called_back = False
+        """Whether a thread of this rank wants the turn, and the rank need not sleep when it asks to."""
 
     def is_called_back(self) -> bool:
         """Whether a thread of this sleeping rank wants its turn."""
@@ -290,7 +291,7 @@ class _RankHandler:
                 waits = {handle: (self._requests[handle], limit) for handle, limit in zip(handles, limits, strict=True)}
                 return lambda: self._wait_for_any(waits, restless)
             case "call_back", []:
-                return lambda: None
+                return self._call_back
             case "done_at", [int() as handle] if handle in self._requests:
                 request = self._requests[handle]
                 return lambda: request.done_at
@@ -365,6 +366,10 @@ class _RankHandler:
         if move_clock:
             self._requests.pop(handle, None)
         return result, request.source
+
+    def _call_back(self) -> None:
+        # one that was sent just before the rank went to sleep would be lost otherwise, and nothing else may wake it
+        self._called_back = True
 
     def _wait_for_any(self, waits: dict[int, tuple[Request, float]], restless: bool) -> Any:
         called_back, self._called_back = self._called_back, False
