@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
+import select
 import socket
 import struct
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from typing import Literal
 
 import pytest
 import torch
+from waiting import wait_until
 
 from labkit import Job, virtual
 from labkit.clusters.virtual.endpoints.protocol import ByteQuota, Connection, ProtocolError
+from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 from labkit.clusters.virtual.hosts import prefork_warmup, remote
 from labkit.clusters.virtual.scheduler.diagnosis import SchedulerFailed
 from labkit.clusters.virtual.scheduler.engine import Engine
-from labkit.clusters.virtual.scheduler.requests import Receive
+from labkit.clusters.virtual.scheduler.requests import Receive, Send
 from labkit.hardware import topology
 
 MESSAGE = ["post", 1, ("send", None, 2.5, float("inf"), b"abc", b""), [torch.arange(6).view(2, 3), torch.zeros(0, 3)]]
@@ -64,6 +67,21 @@ def test_sizes_are_refused_before_anything_is_read() -> None:
         ours.sendall(struct.pack("<IQ", text, buffers))
         with pytest.raises(ProtocolError):
             Connection(theirs, quota).receive()
+
+
+def test_a_thread_that_calls_back_does_not_write_into_the_message_of_another() -> None:
+    ours, line = lines()
+    endpoint = SocketEndpoint(0, Connection(ours))
+    send = Send("", "isend", "", 1, 0, torch.uint8, 8 << 20, 8 << 20, bytes(8 << 20))
+    with ThreadPoolExecutor(2) as threads:
+        posted = threads.submit(endpoint.post, send)
+        wait_until(lambda: not select.select([], [ours], [], 0)[1])  # no more goes in, and nobody reads
+        called = threads.submit(endpoint.call_back)
+        assert wait([called], timeout=0.2).not_done
+        said = [line.receive()[0] for _ in range(2)]
+        posted.result()
+        called.result()
+    assert [call[0] for call in said] == ["post", "call_back"]
 
 
 def rehearsed() -> bool:
