@@ -1,4 +1,4 @@
-"""A clock for time limits: a test decides when the time begins, so that a busy machine may start ranks slowly."""
+"""Clocks for limits of the product: a test moves or starts time, so that a busy machine may be as slow as it likes."""
 
 from __future__ import annotations
 
@@ -17,3 +17,17 @@ class LateClock:
 
     def __call__(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
+
+
+class ManualClock:
+    """Seconds that pass only by `advance`."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let this many seconds pass."""
+        self._seconds += seconds
+
+    def __call__(self) -> float:
+        return self._seconds

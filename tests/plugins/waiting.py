@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+Reached = TypeVar("Reached")
+
+BROKEN_SECONDS = 600.0
+"""What has not happened by then is broken, however busy the machine is. The only limit of a wait in a test: none says
+how long something may take. It is below that of pytest-timeout, which could not say what was waited for."""
 
 
-def wait_until(reached: Callable[[], object], seen: Callable[[], str] = str, seconds: float = 120.0) -> None:
-    """Return once `reached()` is true; fail with the text of `seen()` if it is not within `seconds`."""
-    limit = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < limit, seen()
-        time.sleep(0.05)
+def wait_until(
+    reached: Callable[[], Reached], seen: Callable[[], object] = str, pause_seconds: float = 0.05
+) -> Reached:
+    """Return what `reached()` returns, once that is true; fail with the text of `seen()` if it never is."""
+    limit = time.monotonic() + BROKEN_SECONDS
+    while not (result := reached()):
+        assert time.monotonic() < limit, f"not within {BROKEN_SECONDS:g} s: {seen()}"
+        time.sleep(pause_seconds)
+    return result

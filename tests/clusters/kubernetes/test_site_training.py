@@ -85,4 +85,4 @@ def _steps(standin: StandInCluster) -> list[tuple[int, str]]:
 
 
 def _wait(reached: Callable[[], object], standin: StandInCluster) -> None:
-    wait_until(reached, lambda: _output(standin), seconds=600)
+    wait_until(reached, lambda: _output(standin))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
@@ -71,9 +70,6 @@ def _submit(rig: SlurmRig, *words: str) -> str:
     return answer
 
 
-_wait = functools.partial(wait_until, seconds=300)
-
-
 def _state(rig: SlurmRig, job: str) -> str:
     return rig.ask("squeue", "--noheader", "--format=%T", f"--jobs={job}")
 
@@ -116,14 +112,14 @@ def test_a_job_leaves_no_process_and_no_file_on_its_node(site: SlurmRig) -> None
     mark = site.folder / "public" / "mark"
     # Slurm itself finds what a job has started; this one came over ssh
     site.start_on(node, USER, "sleep", "98765")
-    _wait(lambda: _processes(site, node, "sleep 98765"))
+    wait_until(lambda: _processes(site, node, "sleep 98765"))
     script = f"touch {mark}; touch {scratch}/job_$SLURM_JOB_ID/mine; cp {mark} {mark}-2"
     job = _submit(
         site, f"--uid={USER}", "--partition=lesson", f"--nodelist={node.name}", "--gpus-per-node=1", "--mem=100",
         "--output=/dev/null", "--chdir=/", "--wrap", script,
     )  # fmt: skip
-    _wait(lambda: not _state(site, job))
-    _wait(lambda: not _processes(site, node, "sleep 98765"))
+    wait_until(lambda: not _state(site, job))
+    wait_until(lambda: not _processes(site, node, "sleep 98765"))
     assert [file.name for file in public.iterdir()] == ["of-somebody-else"]
     assert not list(scratch.iterdir())
     calls = (site.folder / "driver" / "calls").read_text()
@@ -142,12 +138,12 @@ def test_a_process_left_on_a_gpu_keeps_the_next_job_from_it(site: SlurmRig) -> N
             site, f"--uid={USER}", "--partition=lesson", f"--nodelist={node.name}", "--gpus-per-node=1", "--mem=100",
             "--output=/dev/null", "--chdir=/", "--wrap", "sleep 1",
         )  # fmt: skip
-        _wait(lambda: "drain" in _node_state(site, node))
-        _wait(lambda: _state(site, job) == "PENDING")
+        wait_until(lambda: "drain" in _node_state(site, node))
+        wait_until(lambda: _state(site, job) == "PENDING")
     finally:
         (driver / "computing").write_text("")
     site.ask("scancel", job)
-    _wait(lambda: not _state(site, job))
+    wait_until(lambda: not _state(site, job))
     site.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
 
 
@@ -167,20 +163,20 @@ def test_torchrun_on_two_nodes_is_queued_again_before_its_time_limit_and_continu
     def printed() -> str:
         return log.read_text() if log.exists() else ""
 
-    _wait(lambda: "step 12 " in printed(), printed)
+    wait_until(lambda: "step 12 " in printed(), printed)
     # as Slurm does before the time limit
     site.ask("scancel", "--batch", "--signal=USR1", job)
-    _wait(lambda: "is queued again" in printed(), printed)
-    _wait(lambda: _state(site, job) == "PENDING", printed)
+    wait_until(lambda: "is queued again" in printed(), printed)
+    wait_until(lambda: _state(site, job) == "PENDING", printed)
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"]
     # else it waits two minutes, for the credentials of its first start to expire
     site.ask("scontrol", "update", f"jobid={job}", "starttime=now")
     again = f"training from step {saved} on 2 ranks"
-    _wait(lambda: again in printed(), lambda: printed() + site.ask("squeue", "--long"))
-    _wait(lambda: f"step {saved + 1} " in printed().split(again)[1], printed)
+    wait_until(lambda: again in printed(), lambda: printed() + site.ask("squeue", "--long"))
+    wait_until(lambda: f"step {saved + 1} " in printed().split(again)[1], printed)
     assert saved >= 10 and saved % 10 == 0 and "training from step 0 on 2 ranks" in printed()
     site.ask("scancel", job)
-    _wait(lambda: not _state(site, job))
+    wait_until(lambda: not _state(site, job))
 
 
 def test_scripts_and_settings_name_each_other() -> None:

@@ -113,7 +113,7 @@ def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classr
         _challenge(learner, classroom)
         _borrow(learner, classroom, rig)
         assert learner.stop_server().status_code in (202, 204)
-        wait_until(lambda: not rig.jobs(), seconds=120)
+        wait_until(lambda: not rig.jobs())
         assert not mark.exists()
 
 
@@ -124,7 +124,7 @@ def _challenge(learner: ClusterUser, classroom: Classroom) -> None:
     said = learner.run("!labkit challenge goodput mine.py --send Achilles")
     assert "sent: mine.py to goodput, as 'Achilles'" in said, said
     page = f"{classroom.address}/services/classroom/challenges/goodput"
-    wait_until(lambda: "RuntimeError on rank 1" in learner.session.get(page, timeout=60).text, seconds=240)
+    wait_until(lambda: "RuntimeError on rank 1" in learner.session.get(page, timeout=60).text)
 
 
 def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
@@ -138,11 +138,11 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
         running = pool.submit(learner.run, "\n".join(line[8:] for line in cell.splitlines()))
         page = None
         try:
-            wait_until(lambda: len(rig.jobs()) == 2 or running.done(), seconds=120)
+            wait_until(lambda: len(rig.jobs()) == 2 or running.done())
             assert not running.done(), running.result()
             instructor = ClusterUser(classroom.address, "instructor")
             gpus = f"{classroom.address}/services/gpus/"
-            wait_until(lambda: ">Stop<" in instructor.session.get(gpus, timeout=60).text, seconds=120)
+            wait_until(lambda: ">Stop<" in instructor.session.get(gpus, timeout=60).text)
             page = instructor.session.get(gpus, timeout=60).text
             job = re.search(r'name="job" value="(\d+)"', page)
             assert job is not None and 'name="job" value="' not in learner.session.get(gpus, timeout=60).text
@@ -162,7 +162,7 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
     assert "slurm: 1 node of 1 ranks each and 1 GPU, partition lab" in output, output
     assert f"job {job[1]} was cancelled by instructor, an instructor" in output, output
     asked = "from labkit.clusters import gpu_ledger\nprint(gpu_ledger.in_words())"
-    wait_until(lambda: re.search(r"^[1-9]\d* GPU-seconds used today, \d+ left", learner.run(asked)), seconds=120)
+    wait_until(lambda: re.search(r"^[1-9]\d* GPU-seconds used today, \d+ left", learner.run(asked)))
     tried = """
         import os, urllib.request, urllib.error
         head = {"Authorization": "token " + os.environ["JUPYTERHUB_API_TOKEN"]}
@@ -219,15 +219,15 @@ def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmR
         return state(job).startswith(wanted)
 
     for job in (wide, greedy):
-        wait_until(lambda job=job: looked(job, "CANCELLED"), seconds=120)
-    wait_until(lambda: looked(good, "RUNNING 5:00"), seconds=120)
+        wait_until(lambda job=job: looked(job, "CANCELLED"))
+    wait_until(lambda: looked(good, "RUNNING 5:00"))
     assert state(cores).split()[1] == "20:00", "a job without GPUs is nobody's business"
     assert [(job.id, gpus) for job, gpus in watch.jobs] == [(good, 2)]
     texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time())}
     assert "3 ranks" in texts[wide] and "4 ranks" in texts[greedy] and "lowered to 5 minutes" in texts[good]
     # a hub that was restarted, with less for everybody
     watch = Watch(slurm_jobs, Ledger(path), limits.model_copy(update={"seconds_per_day": 1}), [USER, "grace"])
-    wait_until(lambda: looked(good, "CANCELLED"), seconds=120)
+    wait_until(lambda: looked(good, "CANCELLED"))
     watch.look()
     texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time()) if "are used" in one.text}
     assert "today's 1 GPU-seconds are used" in texts[good]
