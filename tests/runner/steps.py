@@ -1,0 +1,108 @@
+"""The commands of one run of `./lab test`, one after the other; a failure does not stop the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from plan import Plan
+
+CHECKS = {
+    "ruff check": ["ruff", "check", "."],
+    "ruff format": ["ruff", "format", "--check", "."],
+    "imports point downwards": ["lint-imports", "--no-logo"],
+    "labkit sync": ["labkit", "sync", "--check"],
+}
+NBVAL = ["--dist", "loadscope", "--no-loadscope-reorder", "--nbval", "--nbval-current-env"]
+NBVAL += ["--nbval-sanitize-with", "tests/nbval.cfg"]
+# a limit ends a cell that hangs, and is below that of pytest-timeout, whose message would not name the cell
+NBVAL += ["--nbval-cell-timeout", "800"]
+
+NOTHING_RUN = 5
+"""Exit status of pytest where no test was left to run."""
+
+
+class Steps:
+    """Runs a plan."""
+
+    def __init__(self, root: Path, scratch: Path, plan: Plan, options: Sequence[str], outcomes: Path) -> None:
+        """scratch: a folder for this run alone. options: for the last pytest run, which sums up. outcomes: a file."""
+        self._root = root
+        self._scratch = scratch
+        self._plan = plan
+        self._options = options
+        self._outcomes = outcomes
+        self._failed: list[str] = []
+        runs = scratch / "runs"
+        runs.mkdir()
+        self._environment = {**os.environ, "LAB_TEST_RUNS": str(runs)}
+        # no more than there are cores: what tests of real processes wait for would wait for a core, too
+        self.workers = int(os.environ.get("LAB_WORKERS") or len(os.sched_getaffinity(0)))
+
+    def run(self) -> list[str]:
+        """Run all steps; return the names of those that failed. pytest comes last: its closing line closes the run."""
+        # the lab's own byte code: a tenth of a second in each of some thousand processes, where nobody writes it
+        compiled = ["-x", "/(rubrics/.*/(mutants|variants)|tests)/", "labkit", "autograder"]
+        subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", *compiled])
+        self._checks()
+        self._notebooks()
+        self._tests()
+        return self._failed
+
+    def _checks(self) -> None:
+        """Checks of the text. mypy takes longer than the others together, which run beside it; no test does."""
+        log = self._scratch / "mypy"
+        with log.open("w") as file:
+            mypy = subprocess.Popen(["mypy"], stdout=file, stderr=subprocess.STDOUT)
+        for name, command in CHECKS.items():
+            self._step(name, command)
+        self._say("mypy")
+        status = mypy.wait()
+        print(log.read_text(), end="", flush=True)
+        if status:
+            self._failed.append("mypy")
+
+    def _notebooks(self) -> None:
+        if notebooks := self._plan.notebooks:
+            # notebooks save modules; those of whoever runs the tests stay as they are. Side by side, a notebook may
+            # come before the one that writes what it builds on
+            workspace = self._scratch / "workspace"
+            shutil.copytree("solutions", workspace)
+            self._pytest("notebooks", [*NBVAL, *self._side_by_side, *notebooks], LABKIT_WORKSPACE=str(workspace))
+
+    def _tests(self) -> None:
+        tests = self._plan.tests
+        self._pytest("tests", [*self._side_by_side, "--dist", "loadgroup", "-m", self._marked("not alone"), *tests])
+        # only their files: to collect all tests takes longer than to run some of these
+        alone = [path for path in tests if "mark.alone" in (self._root / path).read_text()]
+        self._pytest("tests that run alone", ["-m", self._marked("alone"), *self._options, *alone])
+
+    @property
+    def _side_by_side(self) -> list[str]:
+        return ["-n", str(self.workers)]
+
+    def _marked(self, expression: str) -> str:
+        return expression if self._plan.exhaustive else f"{expression} and not exhaustive"
+
+    def _pytest(self, name: str, arguments: Sequence[str], **environment: str) -> None:
+        """Run pytest. That nothing is left to run is no failure: of a shard that goes on, or of what is chosen."""
+        command = ["pytest", "--outcomes", str(self._outcomes)]
+        if self._plan.chosen is not None:
+            self._plan.chosen.save(file := self._scratch / "chosen.json")
+            command += ["--selection", str(file)]
+        if self._plan.exhaustive:
+            command += ["--unless-in", str(self._outcomes)]
+        self._step(name, [*command, *arguments], NOTHING_RUN, **environment)
+
+    def _step(self, name: str, command: Sequence[str], *well: int, **environment: str) -> None:
+        """Run a command; 0 and `well` are exit statuses that are no failure."""
+        self._say(name)
+        if subprocess.run(command, env={**self._environment, **environment}).returncode not in (0, *well):
+            self._failed.append(name)
+
+    def _say(self, name: str) -> None:
+        print(f"\nlab test: {name}", flush=True)
