@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -148,9 +149,8 @@ def test_old_python_is_named(tmp_path: Path) -> None:
 def test_python_without_venv_is_explained(tmp_path: Path) -> None:
     """As on Debian without python3-venv, where ensurepip is removed from the standard library."""
     python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\n[ "$2" = venv ] && {{ echo "No module named venv"; exit 1; }}\nexec {sys.executable} "$@"\n'
-    )
+    otherwise = f'exec {shlex.quote(sys.executable)} "$@"'
+    python.write_text(f'#!/bin/sh\n[ "$2" = venv ] && {{ echo "No module named venv"; exit 1; }}\n{otherwise}\n')
     python.chmod(0o755)
     done = lab(make_checkout(tmp_path / "course", "1"), "start", LAB_PYTHON=str(python))
     assert done.returncode == 1

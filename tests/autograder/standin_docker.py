@@ -67,13 +67,14 @@ class Container:
         host, user = self.given["HostConfig"], self.given["User"].split(":")
         command = [bwrap(), "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--clearenv"]
         command += view.system(16 << 20)
-        prefix = Path(sys.prefix)
-        command += view.installed(prefix / "etc", prefix / "share", self.course / "templates", self.course / "docs")
         command += ["--perms", "1777", "--size", str(host["ShmSize"]), "--tmpfs", "/dev/shm"]
         for target, options in host["Tmpfs"].items():
             mode, size = re.fullmatch(r"mode=(\d+),size=(\w+)", options).groups()  # type: ignore[union-attr]
             nbytes = int(size.removesuffix("k")) * (1024 if size.endswith("k") else 1)
             command += ["--perms", mode, "--size", str(nbytes), "--tmpfs", target]
+        # the image's files last: on this machine, they may be in a folder that a memory folder covers
+        prefix = Path(sys.prefix)
+        command += view.installed(prefix / "etc", prefix / "share", self.course / "templates", self.course / "docs")
         # as the engine does: outer folders first
         for source, target, mode in sorted(self.binds, key=lambda bind: bind[1].count("/")):
             command += ["--perms", "0755", "--dir", os.path.dirname(target)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_job_goes_on_when_its_shell_is_gone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the shell and all of its process group are killed
-    script = f"{' '.join(LABKIT)} launch counts.py --detach -- work >name; kill -KILL 0"
+    script = f"{shlex.join(LABKIT)} launch counts.py --detach -- work >name; kill -KILL 0"
     shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, start_new_session=True)
     assert shell.returncode == -signal.SIGKILL, shell.stderr
     assert (folder / "name").read_text() == "counts-1\n"

@@ -174,7 +174,7 @@ def test_output_that_nobody_reads_ends_the_ranks_and_no_kernel_is_loaded(folder:
         "sys.exit(main(['launch', 'prints.py']))"
     )
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} launches.py | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        ["bash", "-c", f"{shlex.quote(sys.executable)} launches.py | head -n 1; echo ${{PIPESTATUS[0]}}"],
         cwd=folder, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout == "[0] []\n141\n" and done.stderr == ""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "autograder"))
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("autograder", "plugins"))
 from classroom_person import FOUR_RANKS, Person
+from waiting import wait_until
 
 from autograder.submissions import with_module
 from labkit.catalogue import find
@@ -24,7 +24,6 @@ from labkit.catalogue import find
 HUB = "http://hub:8000"
 COURSE = "distributed-training"
 EXERCISE = "phase1_data_parallel/process_group"
-PATIENCE_SECONDS = 600
 
 
 def main(logs: Path, name: str) -> None:
@@ -73,17 +72,16 @@ def status(assignments: list[dict[str, Any]], name: str) -> list[str]:
 
 
 def feedback(learner: Person, assignment: dict[str, str]) -> str:
-    """The page about the exercise, once the hub has graded what the learner submitted; empty after ten minutes."""
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < limit:
+    """The page about the exercise, once the hub has graded what the learner submitted."""
+
+    def folders() -> list[str]:
         listed = learner.post("/assignments/fetch_feedback", **assignment).json()["value"]
-        for each in listed:
-            for submission in each.get("submissions", ()):
-                if folder := submission["local_feedback_path"]:
-                    name = f"{folder}/{Path(find(EXERCISE).notebook_name).stem}.html"
-                    return str(learner.get(f"/user/{learner.name}/api/contents/{name}").json()["content"])
-        time.sleep(1)
-    return ""
+        found = [submission["local_feedback_path"] for each in listed for submission in each.get("submissions", ())]
+        return [folder for folder in found if folder]
+
+    folder, *_ = wait_until(folders, pause_seconds=1)
+    name = f"{folder}/{Path(find(EXERCISE).notebook_name).stem}.html"
+    return str(learner.get(f"/user/{learner.name}/api/contents/{name}").json()["content"])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,9 @@ from urllib.request import urlopen
 import requests
 import yaml
 from torch.utils.tensorboard import SummaryWriter
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.parallel.monitoring import Alarm, PrometheusSink, StepRecord
 
@@ -32,16 +34,24 @@ def main(containers: Path, runs: Path, learner: str) -> None:
         sink.step(record(rank))
     sinks[0].alarm(Alarm("slow compute", 2, 9))
     (source,) = yaml.safe_load((containers / "grafana/datasources/prometheus.yaml").read_text())["datasources"]
+    queries = {
+        f"{panel['title']}: {target['expr']}": target["expr"].replace("$job", ".*")
+        for panel in panels(containers)
+        for target in panel["targets"]
+    }
+
+    def series() -> dict[str, int]:
+        """How many series each query has so far."""
+        return {name: len(answers(source["url"], query)) for name, query in queries.items()}
+
+    # Prometheus may scrape a rank between its port's opening and its first step, or its first alarm
+    wait_until(lambda: len(answers(source["url"], "training_loss")) == RANKS and all(series().values()), series)
+    wait_until(lambda: ask("http://tensorboard:6006/data/runs"))
     found = {
         "logged in": logged_in(learner, "correct horse"),
         "with another password": logged_in(learner, "incorrect horse"),
-        "scraped": until(RANKS, lambda: len(answers(source["url"], "training_loss"))),
-        "runs": until(["first"], lambda: ask("http://tensorboard:6006/data/runs")),
-        "queries": {
-            f"{panel['title']}: {target['expr']}": len(answers(source["url"], target["expr"].replace("$job", ".*")))
-            for panel in panels(containers)
-            for target in panel["targets"]
-        },
+        "runs": ask("http://tensorboard:6006/data/runs"),
+        "queries": series(),
     }
     print(json.dumps(found))
 
@@ -56,10 +66,10 @@ def record(rank: int) -> StepRecord:
 def logged_in(name: str, password: str) -> str:
     """The user whom the hub's page names after a login; empty if it lets nobody in."""
     session = requests.Session()
-    login = session.get("http://hub:8000/hub/login", timeout=60).text
+    login = session.get("http://hub:8000/hub/login", timeout=BROKEN_SECONDS).text
     form = {"username": name, "password": password, "_xsrf": re.findall(r'name="_xsrf" value="([^"]+)"', login)[0]}
-    session.post("http://hub:8000/hub/login", data=form, timeout=60, allow_redirects=False)
-    page = session.get("http://hub:8000/hub/home", timeout=60, allow_redirects=False)
+    session.post("http://hub:8000/hub/login", data=form, timeout=BROKEN_SECONDS, allow_redirects=False)
+    page = session.get("http://hub:8000/hub/home", timeout=BROKEN_SECONDS, allow_redirects=False)
     return "".join(re.findall(r'user: "(\w+)"', page.text)[:1])
 
 
@@ -69,20 +79,12 @@ def panels(containers: Path) -> Iterator[dict[str, Any]]:
 
 
 def ask(url: str) -> Any:
-    with urlopen(url, timeout=60) as reply:
+    with urlopen(url, timeout=BROKEN_SECONDS) as reply:
         return json.load(reply)
 
 
 def answers(prometheus: str, query: str) -> list[Any]:
     found: list[Any] = ask(f"{prometheus}/api/v1/query?{urlencode({'query': query})}")["data"]["result"]
-    return found
-
-
-def until(wanted: Any, question: Any) -> Any:
-    """The answer once it is the wanted one, else the last one of two minutes."""
-    limit = time.monotonic() + 120
-    while (found := question()) != wanted and time.monotonic() < limit:
-        time.sleep(0.3)
     return found
 
 

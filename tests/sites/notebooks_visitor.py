@@ -12,12 +12,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 import requests
 from classroom_person import FOUR_RANKS, execute
+from waiting import BROKEN_SECONDS, wait_until
 
 SERVER = "http://127.0.0.1:8888"
 NOTEBOOK = "phase1_data_parallel/01_process_group.ipynb"
@@ -30,13 +30,13 @@ def main(command: list[str]) -> None:
     try:
         session = requests.Session()
         session.headers["Authorization"] = f"token {token(log)}"
-        page = session.get(f"{SERVER}/lab/tree/{NOTEBOOK}", timeout=60)
-        opened = session.get(f"{SERVER}/api/contents/{NOTEBOOK}", timeout=60).json()
-        kernel = session.post(f"{SERVER}/api/kernels", json={"name": "python3"}, timeout=60).json()["id"]
+        page = session.get(f"{SERVER}/lab/tree/{NOTEBOOK}", timeout=BROKEN_SECONDS)
+        opened = session.get(f"{SERVER}/api/contents/{NOTEBOOK}", timeout=BROKEN_SECONDS).json()
+        kernel = session.post(f"{SERVER}/api/kernels", json={"name": "python3"}, timeout=BROKEN_SECONDS).json()["id"]
         url = f"{SERVER.replace('http', 'ws')}/api/kernels/{kernel}/channels?session_id={uuid.uuid4().hex}"
         ranks = asyncio.run(execute(url, {"Authorization": str(session.headers["Authorization"])}, FOUR_RANKS))
         found = {
-            "without the token": requests.get(f"{SERVER}/api/contents", timeout=60).status_code,
+            "without the token": requests.get(f"{SERVER}/api/contents", timeout=BROKEN_SECONDS).status_code,
             "page": "".join(re.findall("<title>(.*?)</title>", page.text)),
             "exercise cells": sum("%%exercise" in "".join(each["source"]) for each in opened["content"]["cells"]),
             "with solutions": [str(path) for path in notebooks() if "BEGIN SOLUTION" in path.read_text()],
@@ -46,7 +46,7 @@ def main(command: list[str]) -> None:
         }
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(BROKEN_SECONDS)
     print(json.dumps(found))
 
 
@@ -59,12 +59,9 @@ def notebooks() -> list[Path]:
 
 def token(log: Path) -> str:
     """The token that the server prints with its address."""
-    limit = time.monotonic() + 240
-    while time.monotonic() < limit:
-        if found := re.search(r"token=(\w+)", log.read_text()):
-            return found[1]
-        time.sleep(0.3)
-    raise SystemExit(log.read_text())
+    found = wait_until(lambda: re.search(r"token=(\w+)", log.read_text()), log.read_text)
+    assert found is not None
+    return found[1]
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ def test_a_learner_works_in_the_image_of_notebooks(tmp_path: Path) -> None:
     """Its server, a notebook of it, and four ranks; solutions are nowhere in it."""
     needs_overlays(tmp_path)
     tests = Path(__file__).parents[1]
-    visitor = (tests / "sites/notebooks_visitor.py", tests / "autograder/classroom_person.py")
-    files = [f"cat >{file.name} <<'END'\n{file.read_text()}\nEND" for file in visitor]
+    names = ("sites/notebooks_visitor.py", "autograder/classroom_person.py", "plugins/waiting.py")
+    files = [f"cat >{file.name} <<'END'\n{file.read_text()}\nEND" for file in (tests / name for name in names)]
     command = stages((CONTAINERS / "notebooks.Containerfile").read_text(), {})[-1].last("CMD")
     assert command is not None
     visit = f"python notebooks_visitor.py {shlex.join(command.words)}"

@@ -43,6 +43,10 @@ for name in dev sys; do mount --rbind /$name "$2/$name"; done
 if [ -e /etc/resolv.conf ]; then touch "$2/etc/resolv.conf"; mount --bind /etc/resolv.conf "$2/etc/resolv.conf"; fi
 root=$2 user=$3 volumes=$4 started=$5
 shift 5
+# one a line: folders may have spaces in their names
+set -f
+IFS='
+'
 for volume in $volumes; do
     from=${volume%%:*} to=$root${volume#*:}
     mkdir -p "$to"
@@ -51,18 +55,17 @@ for volume in $volumes; do
     case $to in "$root/home/lab") ;; *) mount -o remount,bind,ro "$to" ;; esac
 done
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-privileges=
 if [ "$started" = yes ]; then
     ip link set lo up
     echo localhost >/proc/sys/kernel/hostname # JupyterHub looks its own up
     mount -o remount,ro "$root"
-    privileges="--no-new-privs --inh-caps=-all --bounding-set=-all"
+    set -- --no-new-privs --inh-caps=-all --bounding-set=-all -- "$@"
 fi
 # chroot would do, but Linux makes no user namespaces in it, which the judge's sandboxes need
 cd "$root"
 pivot_root . .
 umount -l .
-exec setpriv --reuid="$user" --regid="$user" --clear-groups $privileges "$@"
+exec setpriv --reuid="$user" --regid="$user" --clear-groups "$@"
 """
 
 
@@ -190,7 +193,7 @@ class Builder:
         return [
             *("unshare", "--mount", "--pid", "--fork", "--uts", "--ipc", "--kill-child"),
             *(["--net"] if started else []),
-            *("sh", "-c", _SCRIPT, "step", options, str(root), user, " ".join(volumes)),
+            *("sh", "-c", _SCRIPT, "step", options, str(root), user, "\n".join(volumes)),
             *("yes" if started else "no", "env", "-i", *variables),
             *("sh", "-c", 'cd "$1" && shift && exec "$@"', "step", folder, *command),
         ]

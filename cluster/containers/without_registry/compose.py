@@ -42,7 +42,10 @@ _WITHOUT_MEANING = {
 _OF_IMAGES = {"PATH", "LABKIT_ROOT"}
 """Variables of images that name folders of theirs."""
 _SCRIPT = """
-set -e
+set -ef
+# lists have one entry a line: folders may have spaces in their names
+IFS='
+'
 root=$1 read_only=$2 hosts=$3 kept=$4 volumes=$5 temporary=$6
 shift 6
 mount -t tmpfs tmpfs "$root"
@@ -109,8 +112,8 @@ class Runner:
         words = [
             *("unshare", "--mount", "--pid", "--fork", "--ipc", "--uts", "--kill-child", "sh", "-c", _SCRIPT, name),
             *(str(self._folder(f"root-{name}")), "yes" if service.get("read_only") else "no"),
-            *(str(self.into / "hosts"), " ".join(dict.fromkeys(kept))),
-            *(" ".join(self._volume(each) for each in service.get("volumes", ())), " ".join(service.get("tmpfs", ()))),
+            *(str(self.into / "hosts"), "\n".join(dict.fromkeys(kept))),
+            *("\n".join(map(self._volume, service.get("volumes", ()))), "\n".join(service.get("tmpfs", ()))),
             *("env", "-i", *(f"{key}={value}" for key, value in environment.items()), program, *command[1:]),
         ]
         with log.open("wb") as output:
