@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "clusters" / "slurm"))
+sys.path.extend(str(ROOT / "tests" / name) for name in ("clusters/slurm", "plugins"))
 
-from slurm_rig import SlurmRig  # noqa: E402  # in the folder that was just added
+from slurm_rig import SlurmRig  # noqa: E402  # in a folder that was just added
 
 CONFIGS = ROOT / "cluster" / "configs"
 SLURM = ["--cluster", "slurm", "--partition", "lab", "--time", "20"]

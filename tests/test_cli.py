@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_servers import printed_address
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from waiting import BROKEN_SECONDS
 
 from labkit.cli import main
-from labkit.linux.free_port import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW_IMPORT = re.compile(r"\| +(torch|IPython|matplotlib)$", re.MULTILINE)
@@ -147,7 +148,7 @@ def edit(notebook: Path, program: str) -> subprocess.CompletedProcess[str]:
     editor.write_text(
         "import pathlib, sys, time\npath = pathlib.Path(sys.argv[1])\ntext = path.read_text()\n" + program
     )
-    return labkit("edit", notebook, EDITOR=f"{sys.executable} {editor}", VISUAL="")
+    return labkit("edit", notebook, EDITOR=shlex.join([sys.executable, str(editor)]), VISUAL="")
 
 
 def test_edit_keeps_outputs_of_unchanged_cells(notebook: Path) -> None:
@@ -174,12 +175,8 @@ def test_edit_writes_back_at_each_save(notebook: Path) -> None:
     program = (
         "path.write_text(text.replace('Rings', 'Saved'))\n"
         f"notebook = pathlib.Path({str(notebook)!r})\n"
-        "for _ in range(300):\n"
-        "    if 'Saved' in notebook.read_text():\n"
-        "        break\n"
+        "while 'Saved' not in notebook.read_text():\n"
         "    time.sleep(0.1)\n"
-        "else:\n"
-        "    sys.exit('not written back')\n"
     )
     done = edit(notebook, program)
     assert (done.returncode, done.stderr) == (0, "")
@@ -209,29 +206,25 @@ def test_start_serves_the_course_home_without_a_display(notebook: Path, tmp_path
     log = tmp_path / "log"
     with log.open("w") as file:
         server = subprocess.Popen(
-            [sys.executable, "-m", "labkit", "start", f"--port={free_port()}"],
+            [sys.executable, "-m", "labkit", "start", "--port=0"],
             env={**os.environ, **quiet, "LABKIT_ROOT": str(tmp_path), "LABKIT_WORKSPACE": str(tmp_path / "workspace")},
             stdout=file,
             stderr=subprocess.STDOUT,
         )
     try:
-        address = None
-        while address is None:
-            assert server.poll() is None, log.read_text()
-            address = re.search(r"http://localhost:\S+\n", log.read_text())
-            time.sleep(0.1)
-        assert "/lab/tree/workspace/HOME.md?token=" in address.group().strip()
+        address = printed_address(server, log)
+        assert "/lab/tree/workspace/HOME.md?token=" in address
         assert own.is_file(), "the home leads to a copy of the learner's own, not to the solved notebook"
         home = (tmp_path / "workspace/HOME.md").read_text()
         assert f"]({name})" in home
-        with urllib.request.urlopen(address.group().strip(), timeout=120) as page:
+        with urllib.request.urlopen(address, timeout=BROKEN_SECONDS) as page:
             assert page.status == 200
             content = page.read()
         assert b"JupyterLab" in content
         assert b'"labkit-home"' in content, "its extension shows the home"
     finally:
         server.terminate()
-        server.wait(300)
+        server.wait(BROKEN_SECONDS)
 
 
 def test_start_without_its_notebook(tmp_path: Path) -> None:

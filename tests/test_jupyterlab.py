@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -16,6 +15,8 @@ from urllib.parse import urljoin
 from urllib.request import urlopen
 
 from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_servers import printed_address
+from waiting import BROKEN_SECONDS
 
 from labkit.jupyterlab import config_path
 
@@ -32,14 +33,10 @@ def started(log: Path, **environment: str) -> Iterator[str]:
             stderr=output,
         )
     try:
-        # printed once the server answers, and last
-        while not (address := re.search(r"^(http://\S+)\n\Z", log.read_text(), re.MULTILINE)):
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.1)
-        yield address[1]
+        yield printed_address(server, log)
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(BROKEN_SECONDS)
 
 
 def test_a_learner_without_a_course_gets_no_parts_of_nbgrader_and_no_news(tmp_path: Path, workspace: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-import time
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -15,9 +13,11 @@ from urllib.request import urlopen
 
 import nbformat
 import pytest
+from jupyter_servers import printed_address
 from nbformat.v4 import new_code_cell, new_notebook
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from waiting import BROKEN_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -104,13 +104,11 @@ def test_labkit_start_opens_the_home(environment: dict[str, str], tmp_path: Path
         command = [sys.executable, "-m", "labkit", "start", "--no-browser", "--port=0"]
         server = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=output, stderr=output)
     try:
-        while not (address := re.search(r"^(http://\S+)\n\Z", log.read_text(), re.MULTILINE)):
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.1)
-        assert urlopen(address[1]).status == 200
+        address = printed_address(server, log)
+        assert urlopen(address).status == 200
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(BROKEN_SECONDS)
     assert (Path(environment["LABKIT_WORKSPACE"]) / "HOME.md").is_file()
 
 

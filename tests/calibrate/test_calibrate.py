@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import virtual
 from labkit.calibrate import examine, machine
@@ -61,7 +62,7 @@ def test_predictions_take_it(preset: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_virtual_ranks_take_it(preset: Path) -> None:
-    run = virtual(str(preset)).run(Job.calling(_sum, timeout=300))
+    run = virtual(str(preset)).run(Job.calling(_sum, timeout=BROKEN_SECONDS))
     assert run.ok, run.diagnosis()
     assert run.values == [1, 1]
 
@@ -82,7 +83,7 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
         assert process.stdout is not None
         measuring = any(line.startswith("product") for line in process.stdout)
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=300)
+        rest, errors = process.communicate(timeout=BROKEN_SECONDS)
     assert measuring and rest.endswith("nothing is written\n")
     assert process.returncode == 130
     assert "Traceback" not in errors

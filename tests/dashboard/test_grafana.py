@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 from system_packages import needs_packages, program
+from waiting import wait_until
 
 from labkit.cli import main
 from labkit.parallel.monitoring import Alarm, PrometheusSink, StepRecord
@@ -79,15 +79,18 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         with open(folder / "log", "w") as log:
             process = stack.enter_context(subprocess.Popen(command, stderr=log, stdout=log))
         stack.callback(process.kill)
-        while "Server is ready to receive web requests" not in (log_so_far := (folder / "log").read_text()):
-            assert process.poll() is None, log_so_far
-            time.sleep(0.05)
-        listening = re.search(r'"address":"([^"]+)".*"Listening on"', log_so_far)
-        assert listening, log_so_far
+
+        def log_so_far() -> str:
+            text = (folder / "log").read_text()
+            assert process.poll() is None, text
+            return text
+
+        wait_until(lambda: "Server is ready to receive web requests" in log_so_far(), log_so_far)
+        listening = re.search(r'"address":"([^"]+)".*"Listening on"', log_so_far())
+        assert listening, log_so_far()
         found = Prometheus(f"http://{listening[1]}")
-        while len(found.answers("training_loss")) < RANKS or not found.answers("training_alarms_total"):
-            assert process.poll() is None, (folder / "log").read_text()
-            time.sleep(0.05)
+        wait_until(lambda: len(found.answers("training_loss")) == RANKS, log_so_far)
+        wait_until(lambda: found.answers("training_alarms_total"), log_so_far)
         yield found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 from labkit.parallel.gradient_accumulation.arguments import check_loss
@@ -58,7 +59,7 @@ def said(model=model, optimizer=None, steps=1, max_norm=None, group=None):
 
 
 def test_an_accumulator_is_checked_before_any_message() -> None:
-    run = virtual(nproc_per_node=2).run(Job(source=f"import math\n{CELL}", timeout=300)).raise_if_failed()
+    run = virtual(nproc_per_node=2).run(Job(source=f"import math\n{CELL}", timeout=BROKEN_SECONDS)).raise_if_failed()
     wanted = ["group", "steps", "steps", "max_norm", "model must have a parameter", "model must have real", "optimizer"]
     for rank, said in enumerate(run.values):
         assert said[:2] == [None] * 2

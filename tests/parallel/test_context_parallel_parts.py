@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 from labkit.parallel import context_parallel as given
@@ -45,7 +46,7 @@ seen
 
 
 def test_errors_name_the_argument() -> None:
-    assert virtual(nproc_per_node=3).run(Job(source=WRONG, timeout=60)).raise_if_failed().values == [[]] * 3
+    assert virtual(nproc_per_node=3).run(Job(source=WRONG, timeout=BROKEN_SECONDS)).raise_if_failed().values == [[]] * 3
 
 
 def close(seen: torch.Tensor, wanted: torch.Tensor | None, dtype: torch.dtype) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 from labkit.parallel.ddp.arguments import require_path
@@ -52,7 +53,7 @@ places = [next(i for i, q in enumerate(parameters) if q is p) for p in order]
 
 
 def test_ranks_agree() -> None:
-    run = virtual(nproc_per_node=3).run(Job(source=AGREE, timeout=60)).raise_if_failed()
+    run = virtual(nproc_per_node=3).run(Job(source=AGREE, timeout=BROKEN_SECONDS)).raise_if_failed()
     first = [0, 0.5, 0, True, 1j, 0.25, 0.75, 0.5, 0.25]
     assert run.values == [[first, [2, 1, 0], [False, True, True], "nothing there", {"rank": 0}]] * 3
     # one broadcast for tensors of six dtypes

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.parallel.zero.deepspeed_adapter import VERSION, initialize_deepspeed, validate_deepspeed_config
@@ -148,7 +149,7 @@ def test_deepspeed_trains_as_one_process_and_as_the_exercise_and_compiles_nothin
 ) -> None:
     source = f"import os\nos.environ['TORCH_EXTENSIONS_DIR'] = {str(tmp_path)!r}\nRUNS, CLIP = {RUNS}, {CLIP}\n"
     modules = {"phase3_multi_node/zero": catalogue.find("zero").source("solution")[0]}
-    job = Job(source=source + MODEL + TRAIN, modules=modules, timeout=300)
+    job = Job(source=source + MODEL + TRAIN, modules=modules, timeout=BROKEN_SECONDS)
     run = kind(nproc_per_node=2).run(job)
     # the whole tracebacks: the place in DeepSpeed, too
     assert run.ok, "\n".join(rank.error.traceback for rank in run.ranks if rank.error)

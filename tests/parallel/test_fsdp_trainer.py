@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.clusters import Cluster
@@ -118,7 +119,7 @@ def one_process() -> tuple[list[float], dict[str, Any], nn.Module]:
 def test_it_trains_as_one_process_and_as_ddp(cluster: Cluster, options: list[dict[str, bool]]) -> None:
     losses, weights, model = one_process()
     source = f"SCHEDULE, OPTIONS = {SCHEDULE}, {options}\n" + MODEL + TRAIN
-    run = cluster.run(Job(source=source, modules=MODULES, timeout=120)).raise_if_failed()
+    run = cluster.run(Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
     for rank, (theirs, results, still_open, alone) in enumerate(run.values):
         assert not still_open and alone
         for mine in (theirs, *results):
@@ -166,7 +167,7 @@ trainer.wrap_model_fsdp(model, torch.optim.SGD)
 loss = trainer.train_step((torch.ones(2, 4), torch.ones(2, 4)), torch.nn.functional.mse_loss)
 [[(first, str(dtype)) for first, dtype in seen], [str(one.dtype) for one in (loss, model[0].weight.grad)]]
 """
-    run = virtual(nproc_per_node=2).run(Job(source=source, timeout=60)).raise_if_failed()
+    run = virtual(nproc_per_node=2).run(Job(source=source, timeout=BROKEN_SECONDS)).raise_if_failed()
     forward = [(first, "torch.bfloat16") for first in (True, False, False, True)]
     assert run.values == [[forward, ["torch.float32"] * 2]] * 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 from labkit.parallel.local_sgd import Message, gradients, widened
@@ -47,7 +48,7 @@ seen
 
 
 def test_errors_name_the_argument() -> None:
-    assert virtual(nproc_per_node=2).run(Job(source=WRONG, timeout=60)).raise_if_failed().values == [[]] * 2
+    assert virtual(nproc_per_node=2).run(Job(source=WRONG, timeout=BROKEN_SECONDS)).raise_if_failed().values == [[]] * 2
 
 
 def test_a_message_has_all_elements_and_a_one() -> None:

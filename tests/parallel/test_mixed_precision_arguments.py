@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 from labkit.parallel.mixed_precision.loss_scale import LossScale, check_scaled_gradients
@@ -85,7 +86,7 @@ for place, parameter in enumerate(half.parameters()):
 
 
 def test_a_step_is_checked_before_any_message() -> None:
-    run = virtual(nproc_per_node=2).run(Job(source=STEP, timeout=300)).raise_if_failed()
+    run = virtual(nproc_per_node=2).run(Job(source=STEP, timeout=BROKEN_SECONDS)).raise_if_failed()
     wanted = ["group", "dtype", "max_norm", "model", "optimizer", "optimizer must be MasterWeights", "batch", "batch"]
     for rank, said in enumerate(run.values):
         assert said[:4] == [None] * 4

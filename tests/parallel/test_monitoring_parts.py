@@ -8,7 +8,6 @@ import math
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit import Job, virtual
 from labkit.parallel.monitoring import (
@@ -80,7 +80,7 @@ seen
 
 
 def test_errors_name_the_argument() -> None:
-    assert virtual(nproc_per_node=2).run(Job(source=WRONG, timeout=60)).raise_if_failed().values == [[]] * 2
+    assert virtual(nproc_per_node=2).run(Job(source=WRONG, timeout=BROKEN_SECONDS)).raise_if_failed().values == [[]] * 2
 
 
 def test_without_a_process_group_there_is_one_rank() -> None:
@@ -167,8 +167,7 @@ def test_tensorboards_server_shows_the_scalars_of_each_step_and_the_alarms(tmp_p
                 return json.load(urlopen(f"{address}data/plugin/{path}"))
 
             # it answers before it has read all files
-            while len(ask("text/tags")) < 2:
-                time.sleep(0.1)
+            wait_until(lambda: len(ask("text/tags")) == 2, lambda: ask("text/tags"))
             tags = ask("scalars/tags")
             assert tags.keys() == {"rank-0", "rank-1"}
             losses = ask("scalars/scalars?run=rank-1&tag=training/loss")

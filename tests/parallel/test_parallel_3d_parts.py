@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, virtual
 from labkit.models.gpt import GPTConfig
@@ -83,6 +84,6 @@ seen
 def test_the_last_backward_of_a_pipeline_averages_all_microbatches(view: bool) -> None:
     exercise = catalogue.find("ddp")
     modules = {one.name: one.source("solution")[0] for one in (*exercise.builds_on, exercise)}
-    run = virtual(nproc_per_node=3).run(Job(source=DEFERRED.format(view=view), modules=modules, timeout=60))
+    run = virtual(nproc_per_node=3).run(Job(source=DEFERRED.format(view=view), modules=modules, timeout=BROKEN_SECONDS))
     # each rank adds its number twice, and 10
     assert run.raise_if_failed().values == [[[12.0, 12.0]] * 3] * 3

@@ -6,12 +6,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 
 
 def ranks(world_size: int, source: str) -> list[Any]:
-    run = virtual(nproc_per_node=world_size).run(Job(source=source, timeout=300))
+    run = virtual(nproc_per_node=world_size).run(Job(source=source, timeout=BROKEN_SECONDS))
     return run.raise_if_failed().values
 
 

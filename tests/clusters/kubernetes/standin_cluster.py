@@ -17,6 +17,7 @@ from standin_api import StandInApi
 from standin_controllers import Controllers
 from standin_kubelet import Kubelet
 from standin_store import Store
+from waiting import wait_until
 
 import labkit
 
@@ -70,6 +71,10 @@ class StandInCluster:
         """Return the names of all objects: `jobs/labkit-...`."""
         with self.store.changed:
             return [f"{plural}/{name}" for plural, _, name in self.store.objects if plural != "events"]
+
+    def wait_until_empty(self) -> None:
+        """Return when there are no objects any more: the cluster deletes in its own time."""
+        wait_until(lambda: not self.names(), self.names)
 
 
 def _make_certificate(file: Path) -> None:

@@ -38,7 +38,7 @@ from classroom_person import FOUR_RANKS, Person, xsrf  # noqa: E402
 from classroom_story import Place, three_people  # noqa: E402
 from looks_from_a_server import LOOKS  # noqa: E402
 from small_classroom import ROOT, Classroom, Hub, small_classroom  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from waiting import BROKEN_SECONDS, wait_until  # noqa: E402
 
 MANIFESTS = ROOT / "cluster/jupyterhub/kubernetes"
 
@@ -170,7 +170,7 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
     headers = {one.name: {"Authorization": f"token {token(one)}"} for one in (ada, grace)}
 
     def ask(who: str, method: str, path: str, **more: object) -> tuple[int, str]:
-        answer = requests.request(method, f"{front}{path}", headers=headers[who], timeout=60, **more)  # type: ignore[arg-type]
+        answer = requests.request(method, f"{front}{path}", headers=headers[who], timeout=BROKEN_SECONDS, **more)  # type: ignore[arg-type]
         return answer.status_code, answer.text
 
     def waits() -> None:
@@ -227,20 +227,20 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
             assert ask("ada", "PATCH", f"{core}/secrets/{name}", json=change)[0] == 422
         assert ask("ada", "PATCH", f"{batch}/jobs/{name}", json={"spec": {"activeDeadlineSeconds": 99999}})[0] == 403
         assert ask("ada", "POST", f"{core}/pods", json={"kind": "Pod"})[0] == 403
-        assert requests.get(f"{front}/version", timeout=60).status_code == 401
+        assert requests.get(f"{front}/version", timeout=BROKEN_SECONDS).status_code == 401
         # a page of the browser's, which has the hub's cookies
         for given in ({}, {"Authorization": "token x"}):
-            assert ada.session.get(f"{front}/version", headers=given, timeout=60).status_code == 401
+            assert ada.session.get(f"{front}/version", headers=given, timeout=BROKEN_SECONDS).status_code == 401
         assert ada.get("/services/gpus/kubernetes/version").status_code == 404
         (policy,) = standin.store.list("networkpolicies")
         assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
 
         instructor = Person(classroom.address, "instructor", hub.password)
         overview = f"{classroom.address}/services/gpus/"
-        wait_until(lambda: name in instructor.session.get(overview, timeout=60).text)
-        page = instructor.session.get(overview, timeout=60).text
+        wait_until(lambda: name in instructor.session.get(overview, timeout=BROKEN_SECONDS).text)
+        page = instructor.session.get(overview, timeout=BROKEN_SECONDS).text
         form = {"job": name, "_xsrf": xsrf(page)}
-        assert instructor.session.post(f"{overview}stop", data=form, timeout=60).status_code == 200
+        assert instructor.session.post(f"{overview}stop", data=form, timeout=BROKEN_SECONDS).status_code == 200
         thread.join(120)
         assert f"job {name} was cancelled by instructor, an instructor" in said_of_it[0]
         assert ledger.used(time.time())["ada"] > used
@@ -268,7 +268,7 @@ def token(person: Person) -> str:
     person.get("/hub/home")
     xsrf_token = next(c.value for c in person.session.cookies if c.name == "_xsrf" and c.path == "/hub/")
     address = f"{person.address}/hub/api/users/{person.name}/tokens"
-    made = person.session.post(address, headers={"X-XSRFToken": str(xsrf_token)}, json={}, timeout=60)
+    made = person.session.post(address, headers={"X-XSRFToken": str(xsrf_token)}, json={}, timeout=BROKEN_SECONDS)
     return str(made.json()["token"])
 
 

@@ -49,7 +49,7 @@ def test_a_program_runs_in_pods_and_a_detached_one_is_stopped_with_them(
     assert "2 pods: " in job.output.read_text() and any(name.startswith("pods/") for name in standin.names())
     assert main(["stop", "train-1"]) == 0
     assert job.exit_status == 143 and "terminated" in job.output.read_text()
-    wait_until(lambda: standin.names() == [])
+    standin.wait_until_empty()
 
 
 @pytest.mark.parametrize("port", [[], ["--master-port", "29417"]])

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from standin_cluster import StandInCluster
+from waiting import wait_until
 
 from labkit import finding
 from labkit.clusters import InvalidJob, Job, State, kinds
@@ -30,24 +29,17 @@ def _told(**options: object) -> str:
     return str(raised.value)
 
 
-def _is_empty(standin: StandInCluster) -> bool:
-    limit = time.monotonic() + 600
-    while standin.names() and time.monotonic() < limit:
-        time.sleep(0.05)
-    return standin.names() == []
-
-
 def test_an_image_that_cannot_be_pulled(standin: StandInCluster) -> None:
     told = _told(image="lab:nosuch")
     assert "the image lab:nosuch cannot be had (ImagePullBackOff: " in told and "not found" in told
     assert "imagePullSecrets" in told
-    assert _is_empty(standin)
+    standin.wait_until_empty()
 
 
 def test_an_image_that_runs_as_root(standin: StandInCluster) -> None:
     assert "CreateContainerConfigError" in (told := _told(image="rooted:1"))
     assert "USER 1000" in told
-    assert _is_empty(standin)
+    standin.wait_until_empty()
 
 
 def test_a_quota_that_leaves_no_room_for_pods(standin: StandInCluster) -> None:
@@ -58,20 +50,20 @@ def test_a_quota_that_leaves_no_room_for_pods(standin: StandInCluster) -> None:
     )
     told = _told(gpus_per_node=8)
     assert "the cluster makes no pods" in told and "exceeded quota: gpus" in told and "fewer nodes or GPUs" in told
-    assert _is_empty(standin)
+    standin.wait_until_empty()
 
 
 def test_a_run_without_pods_that_the_course_s_hub_has_ended(standin: StandInCluster) -> None:
     standin.controllers.refuse_pods = "later"
     standin.api.ended_by_hub = "job x was cancelled by grace, an instructor"
     assert "ended before its ranks began" in (told := _told()) and "was cancelled by grace, an instructor" in told
-    assert _is_empty(standin)
+    standin.wait_until_empty()
 
 
 def test_a_quota_that_refuses_the_job_itself(standin: StandInCluster) -> None:
     standin.api.quota = "exceeded quota: jobs, requested: count/jobs.batch=1, used: 5, limited: 5"
     assert "exceeded quota: jobs" in (told := _told()) and "wait until other runs have ended" in told
-    assert _is_empty(standin)
+    standin.wait_until_empty()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +74,7 @@ def test_a_role_that_lacks_a_right(standin: StandInCluster, verb: str, plural: s
     told = _told()
     assert "you may not do that in namespace 'lab'" in told and f"cannot {verb} resource" in told
     assert "docs/kubernetes.md" in told
-    assert _is_empty(standin)
+    standin.wait_until_empty()
 
 
 def test_pods_that_wait_for_gpus_are_a_state_and_not_an_error(standin: StandInCluster) -> None:
@@ -102,7 +94,7 @@ def test_pods_that_wait_for_gpus_are_a_state_and_not_an_error(standin: StandInCl
     assert over.is_set()
     assert states[-1].phase == "queued"
     assert states[-1].text == ("2 pods: 1 running, 1 pending: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu")
-    assert _is_empty(standin)
+    standin.wait_until_empty()
 
 
 def test_an_api_that_does_not_answer(standin: StandInCluster) -> None:
@@ -191,16 +183,9 @@ def test_what_a_killed_kernel_left_is_deleted_by_the_next_one(standin: StandInCl
     labels = {"app.kubernetes.io/managed-by": "labkit", "labkit/session": "0"}
     standin.store.create("secrets", "lab", {"metadata": {"name": "labkit-other", "labels": labels}, "data": {}})
     assert delete_orphans(Api()) == 3
-    assert _soon(lambda: standin.names() == ["secrets/labkit-other"])
+    wait_until(lambda: standin.names() == ["secrets/labkit-other"], standin.names)
     assert delete_orphans(Api()) == 0
 
 
 def _kinds(standin: StandInCluster) -> set[str]:
     return {name.split("/")[0] for name in standin.names()}
-
-
-def _soon(so: Callable[[], bool]) -> bool:
-    limit = time.monotonic() + 600
-    while not so() and time.monotonic() < limit:
-        time.sleep(0.05)
-    return so()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
 from standin_cluster import StandInCluster
+from waiting import wait_until
 
 from labkit.clusters import Job, State
 from labkit.clusters.kubernetes import KubernetesError, kubernetes
@@ -37,9 +37,7 @@ def _when(seen: Callable[[], bool], act: Callable[[], object]) -> threading.Thre
     """Do something in another thread as soon as a condition holds."""
 
     def watch() -> None:
-        limit = time.monotonic() + 600
-        while not seen() and time.monotonic() < limit:
-            time.sleep(0.05)
+        wait_until(seen)
         act()
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -70,7 +68,7 @@ def test_a_cell_runs_on_two_pods_and_nothing_is_lost_when_log_streams_break(stan
     assert {event.operation for event in run.trace.events} >= {"all_reduce"}
     assert "queued" in {state.phase for state in states}
     assert states[-1].phase == "running"
-    assert standin.names() == [] or _becomes(lambda: standin.names() == [])
+    standin.wait_until_empty()
 
 
 def test_a_failed_rank_is_told_with_its_line_and_the_other_pod_is_not_waited_for(standin: StandInCluster) -> None:
@@ -85,7 +83,7 @@ def test_a_failed_rank_is_told_with_its_line_and_the_other_pod_is_not_waited_for
     assert run.first_failure.error.where == "Cell In[4], line 5"
     assert "wrong width" in run.diagnosis()
     assert ("width", "7") in run.first_failure.error.locals
-    assert _becomes(lambda: standin.names() == [])
+    standin.wait_until_empty()
 
 
 def test_an_interrupt_deletes_job_service_and_secret(standin: StandInCluster) -> None:
@@ -101,7 +99,7 @@ def test_an_interrupt_deletes_job_service_and_secret(standin: StandInCluster) ->
         kubernetes(nnodes=1, image="lab:1").run(Job(source=_WAITING), lambda rank, stream, text: heard.append(text))
 
     assert sorted({name.split("/")[0] for name in seen_then}) == ["jobs", "pods", "secrets", "services"]
-    assert _becomes(lambda: standin.names() == [])
+    standin.wait_until_empty()
 
 
 def test_a_pod_without_memory_is_told_with_its_ranks(standin: StandInCluster) -> None:
@@ -113,7 +111,7 @@ def test_a_pod_without_memory_is_told_with_its_ranks(standin: StandInCluster) ->
     assert "pod 1 with rank 1 was lost" in run.stopped
     assert "OOMKilled" in run.stopped and "--memory" in run.stopped
     assert run.ranks[1].exit != 0
-    assert _becomes(lambda: standin.names() == [])
+    standin.wait_until_empty()
 
 
 def test_a_run_whose_job_is_deleted_is_told_so(standin: StandInCluster) -> None:
@@ -142,7 +140,7 @@ def test_a_cell_runs_as_a_train_job_where_the_cluster_has_kubeflow_trainer(stand
     assert run.ok, run.diagnosis()
     assert run.values == [2, 2]
     assert any(name.startswith("trainjobs/") for name in created)
-    assert _becomes(lambda: standin.names() == [])
+    standin.wait_until_empty()
 
 
 def test_pods_end_by_themselves_when_the_notebook_is_silent(
@@ -163,12 +161,4 @@ def test_an_image_without_labkit_is_told_with_the_pods_last_words(standin: Stand
     }
     with pytest.raises(KubernetesError, match=r"(?s)node 0 ended before its ranks began.*exit code 1.*No module named"):
         kubernetes(nnodes=1, image="lab:1", pod_template=template).run(Job(source="1"))
-    assert _becomes(lambda: standin.names() == [])
-
-
-def _becomes(so: Callable[[], bool]) -> bool:
-    """Wait for a condition: the cluster deletes in its own time."""
-    limit = time.monotonic() + 600
-    while not so() and time.monotonic() < limit:
-        time.sleep(0.05)
-    return so()
+    standin.wait_until_empty()

@@ -12,16 +12,16 @@ import secrets
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from waiting import wait_until
 
 from labkit.linux.free_port import free_port
 from labkit.linux.prctl import signal_when_parent_ends
 
 _GPUS = ("/dev/null", "/dev/zero")
-_START_LIMIT_SECONDS = 60.0
 
 
 def _search_path() -> str:
@@ -95,7 +95,11 @@ class SlurmRig:
         """Cancel all jobs; return when the nodes are idle again."""
         if jobs := self.jobs():
             self.ask("scancel", *jobs)
-        _wait(lambda: not self.ask("squeue", "--noheader", "--format=%i"), "an empty queue")
+        wait_until(lambda: not self.ask("squeue", "--noheader", "--format=%i"), lambda: self.ask("squeue", "--long"))
+
+    def is_empty(self) -> bool:
+        """Whether there are no jobs, and no processes on nodes that have some of their own."""
+        return not self.jobs() and (not self.namespaces or not any(map(self.processes_on, self.nodes)))
 
     def processes_on(self, node: Node) -> list[str]:
         """Return command lines of a node's processes, except its slurmd."""
@@ -136,7 +140,7 @@ class SlurmRig:
         """Bring the node back, empty."""
         self._start_node(node)
         self.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
-        _wait(self._all_idle, "Slurm's nodes", lambda: self.ask("sinfo", "--Node", "--long"))
+        wait_until(self._all_idle, lambda: self.ask("sinfo", "--Node", "--long"))
 
     def _start(self) -> None:
         for name in ("run", "log", "state", *(f"spool/{node.name}" for node in self.nodes)):
@@ -152,11 +156,20 @@ class SlurmRig:
             *(f"--pid-file={run}/munged.pid", f"--seed-file={run}/munged.seed"),
             *(f"--log-file={self.folder}/log/munged.log", "--num-threads=2"),
         )
-        _wait((run / "munge.socket").exists, "munged")
+        self._wait_for_start((run / "munge.socket").exists)
         self._spawn("slurmctld", "-D", "-c", "-f", str(self.folder / "slurm.conf"))
         for node in self.nodes:
             self._start_node(node)
-        _wait(self._all_idle, "Slurm's nodes", lambda: self.ask("sinfo", "--Node", "--long"))
+        wait_until(self._all_idle, lambda: self.ask("sinfo", "--Node", "--long"))
+
+    def _wait_for_start(self, reached: Callable[[], bool]) -> None:
+        """Wait for what the last process that was started does; fail at once when that has ended."""
+
+        def is_there() -> bool:
+            assert self._processes[-1].poll() is None, (self.folder / "log" / "daemons.log").read_text()
+            return reached()
+
+        wait_until(is_there)
 
     def _all_idle(self) -> bool:
         states = self.ask("sinfo", "--noheader", "--Node", "--partition=lab", "--format=%T").split()
@@ -184,7 +197,7 @@ class SlurmRig:
         namespaces = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         node.process = self._spawn(*namespaces, "bash", "-c", script, "node", *slurmd)
         node.link = f"{self._cables}n{self.nodes.index(node) + 1}"
-        _wait(lambda: self._first_process(node) is not None, "a node's namespaces")
+        self._wait_for_start(lambda: self._first_process(node) is not None)
         self._in_switch("ip", "link", "add", node.link, "type", "veth", "peer", "name", "eth0", "netns",
                         str(self._first_process(node)))  # fmt: skip
         self._in_switch("ip", "link", "set", node.link, "master", "switch", "up")
@@ -202,7 +215,7 @@ class SlurmRig:
         """Create a switch in its own namespace, and a cable from it to this machine."""
         self._switch = self._spawn("unshare", "--net", "sleep", "infinity")
         namespace = f"/proc/{self._switch.pid}/ns/net"
-        _wait(lambda: os.readlink(namespace) != os.readlink("/proc/self/ns/net"), "the switch")
+        self._wait_for_start(lambda: os.readlink(namespace) != os.readlink("/proc/self/ns/net"))
         self._in_switch("ip", "link", "add", "switch", "type", "bridge")
         self._in_switch("ip", "link", "set", "switch", "up")
         ours = f"{self._cables}h"
@@ -305,11 +318,3 @@ def _user() -> str:
     import pwd
 
     return pwd.getpwuid(os.geteuid()).pw_name
-
-
-def _wait(reached: Callable[[], bool], what: str, seen: Callable[[], str] = str) -> None:
-    limit = time.monotonic() + _START_LIMIT_SECONDS
-    while not reached():
-        if time.monotonic() > limit:
-            raise TimeoutError(f"{what} did not come up: {seen()}")
-        time.sleep(0.02)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from slurm_rig import SlurmRig  # beside this file
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, slurm
 from labkit.clusters import State
@@ -39,14 +40,14 @@ def nodes(kept: SlurmCluster, running_rig: SlurmRig, monkeypatch: pytest.MonkeyP
 
 
 def run(cluster: SlurmCluster, source: str, **options: object) -> Run:
-    return cluster.run(Job(source=source, filename="Cell In[3]", timeout=120, **options))  # type: ignore[arg-type]
+    return cluster.run(Job(source=source, filename="Cell In[3]", timeout=BROKEN_SECONDS, **options))  # type: ignore[arg-type]
 
 
 def test_ranks_of_two_nodes_compute_together(nodes: SlurmCluster) -> None:
     printed: list[tuple[int, str, str]] = []
     states: list[State] = []
     source = HEAD + "x = torch.full((3,), float(rank))\ndist.all_reduce(x)\nprint('rank', rank, flush=True)\nx"
-    job = Job(source=source, filename="Cell In[3]", timeout=120)
+    job = Job(source=source, filename="Cell In[3]", timeout=BROKEN_SECONDS)
     result = nodes.run(job, lambda *what: printed.append(what), states.append).raise_if_failed()
     assert all(torch.equal(value, torch.full((3,), 6.0)) for value in result.values)
     assert sorted(printed) == [(rank, "stdout", f"rank {rank}\n") for rank in range(4)]
@@ -129,6 +130,6 @@ def test_an_interrupt_leaves_the_kept_nodes_but_no_rank(nodes: SlurmCluster, run
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        nodes.run(Job(source=HEAD + WAIT, timeout=300), interrupt)
+        nodes.run(Job(source=HEAD + WAIT, timeout=BROKEN_SECONDS), interrupt)
     assert run(nodes, "0").ok
     assert running_rig.jobs() == job

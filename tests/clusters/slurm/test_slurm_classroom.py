@@ -19,7 +19,7 @@ from classroom_person import Person, xsrf
 from identity_provider import CLIENT, SECRET, Provider, identity_provider
 from slurm_rig import SlurmRig  # beside this file
 from small_classroom import Classroom, small_classroom
-from waiting import wait_until
+from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.classroom import requirements
 from autograder.classroom import site as sites
@@ -47,7 +47,7 @@ class ClusterUser(Person):
         self.address, self.name, self.certificate = address, name, ""
         self.session = requests.Session()
         self.provider.person = {"preferred_username": name}
-        self.session.get(f"{address}/hub/oauth_login", timeout=60)
+        self.session.get(f"{address}/hub/oauth_login", timeout=BROKEN_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def _challenge(learner: ClusterUser, classroom: Classroom) -> None:
     said = learner.run("!labkit challenge goodput mine.py --send Achilles")
     assert "sent: mine.py to goodput, as 'Achilles'" in said, said
     page = f"{classroom.address}/services/classroom/challenges/goodput"
-    wait_until(lambda: "RuntimeError on rank 1" in learner.session.get(page, timeout=60).text)
+    wait_until(lambda: "RuntimeError on rank 1" in learner.session.get(page, timeout=BROKEN_SECONDS).text)
 
 
 def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
@@ -142,18 +142,18 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
             assert not running.done(), running.result()
             instructor = ClusterUser(classroom.address, "instructor")
             gpus = f"{classroom.address}/services/gpus/"
-            wait_until(lambda: ">Stop<" in instructor.session.get(gpus, timeout=60).text)
-            page = instructor.session.get(gpus, timeout=60).text
+            wait_until(lambda: ">Stop<" in instructor.session.get(gpus, timeout=BROKEN_SECONDS).text)
+            page = instructor.session.get(gpus, timeout=BROKEN_SECONDS).text
             job = re.search(r'name="job" value="(\d+)"', page)
-            assert job is not None and 'name="job" value="' not in learner.session.get(gpus, timeout=60).text
+            assert job is not None
+            assert 'name="job" value="' not in learner.session.get(gpus, timeout=BROKEN_SECONDS).text
             form = {"job": job[1]}
-            assert instructor.session.post(f"{gpus}stop", data=form, timeout=60).status_code == 403, (
-                "without XSRF token"
-            )
+            forged = instructor.session.post(f"{gpus}stop", data=form, timeout=BROKEN_SECONDS)
+            assert forged.status_code == 403, "without XSRF token"
             own = {**form, "_xsrf": next(c.value for c in learner.session.cookies if c.path == "/services/gpus/")}
-            assert learner.session.post(f"{gpus}stop", data=own, timeout=60).status_code == 403
+            assert learner.session.post(f"{gpus}stop", data=own, timeout=BROKEN_SECONDS).status_code == 403
             assert job[1] in rig.jobs()
-            stopped = instructor.session.post(f"{gpus}stop", data={**form, "_xsrf": xsrf(page)}, timeout=60)
+            stopped = instructor.session.post(f"{gpus}stop", data={**form, "_xsrf": xsrf(page)}, timeout=BROKEN_SECONDS)
             assert stopped.ok, stopped.text
         finally:
             if page is None:

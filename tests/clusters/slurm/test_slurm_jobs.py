@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
-from waiting import wait_until
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit import InvalidJob, Job, RankFailed, slurm
 from labkit.clusters import State
@@ -20,10 +20,6 @@ from labkit.clusters.slurm.clients import JobState
 from labkit.linux.processes import descendants
 
 WAIT = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-
-
-def nothing_left(rig: SlurmRig) -> bool:
-    return not rig.jobs() and (not rig.namespaces or not any(map(rig.processes_on, rig.nodes)))
 
 
 class Interrupt:
@@ -48,7 +44,7 @@ def test_an_interrupt_cancels_the_job(rig: SlurmRig) -> None:
         slurm(nproc_per_node=1).run(Job(source=WAIT), interrupt.output, interrupt.state)
     assert rig.jobs() == []
     assert {state.phase for state in interrupt.states} >= {"starting", "running"}
-    wait_until(lambda: nothing_left(rig))
+    wait_until(rig.is_empty)
 
 
 def test_a_job_that_waits_says_for_what_and_is_cancelled(rig: SlurmRig) -> None:
@@ -141,7 +137,7 @@ def test_a_dry_run_is_what_slurm_would_take(rig: SlurmRig) -> None:
 def test_kept_nodes_are_given_back_when_nobody_used_them(rig: SlurmRig) -> None:
     cluster = slurm(nproc_per_node=1, keep=0.5)
     assert cluster.run(Job(source="1")).values == [1]
-    wait_until(lambda: nothing_left(rig))
+    wait_until(rig.is_empty)
     assert "keeps" not in cluster.describe()
 
 
@@ -198,7 +194,7 @@ def test_a_node_that_dies_is_done_without_where_fewer_will_do(separate_nodes: Sl
     source += "dist.barrier()\n(dist.get_rank(), dist.get_world_size())"
     cluster = slurm(nnodes=2, nproc_per_node=2, keep=600)
     try:
-        job = Job(source=source, hang_timeout=None, min_nnodes=1, max_restarts=2, timeout=90)
+        job = Job(source=source, hang_timeout=None, min_nnodes=1, max_restarts=2, timeout=BROKEN_SECONDS)
         run = cluster.run(job, cut_off)
     finally:
         rig.revive(rig.nodes[1])
@@ -242,7 +238,7 @@ def owner() -> subprocess.Popen[str]:
 def test_nothing_is_left_when_the_owner_is_killed(rig: SlurmRig) -> None:
     with owner() as process:
         process.kill()
-    wait_until(lambda: nothing_left(rig))
+    wait_until(rig.is_empty)
 
 
 def test_nothing_is_left_when_the_owners_machine_is_gone(rig: SlurmRig) -> None:
@@ -253,4 +249,4 @@ def test_nothing_is_left_when_the_owners_machine_is_gone(rig: SlurmRig) -> None:
             for pid in all_of_it:
                 os.kill(pid, number)
     assert len(rig.jobs()) == 1
-    wait_until(lambda: nothing_left(rig))
+    wait_until(rig.is_empty)

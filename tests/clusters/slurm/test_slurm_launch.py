@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
+from waiting import wait_until
 
 from labkit.cli import main
 
@@ -72,7 +72,6 @@ def test_a_saved_job_does_the_same_for_sbatch(rig: SlurmRig, folder: Path) -> No
     assert main(["launch", "train.py", *OPTIONS, "--save", "job.sbatch", "--", "a b"]) == 0
     job = rig.ask("sbatch", "--parsable", "--output=out", "--error=err", "job.sbatch")
     assert job.isdigit(), job
-    while rig.ask("squeue", "--noheader", f"--jobs={job}", "--format=%i"):
-        time.sleep(0.2)
+    wait_until(lambda: not rig.ask("squeue", "--noheader", f"--jobs={job}", "--format=%i"))
     printed = (folder / "out").read_text()
     assert printed.splitlines() == expected(rig, "a b"), (folder / "err").read_text()

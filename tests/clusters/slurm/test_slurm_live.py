@@ -6,6 +6,7 @@ import time
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit import InvalidJob, Job, Run, slurm
 from labkit.clusters import State
@@ -24,7 +25,7 @@ def test_ranks_stay_between_cells_and_hold_their_job(rig: SlurmRig, monkeypatch:
         assert "starting" in {state.phase for state in states}
 
         def on_all(source: str) -> Run:
-            return live.run(Job(source=source, filename="Cell In[4]", timeout=300))[0].raise_if_failed()
+            return live.run(Job(source=source, filename="Cell In[4]", timeout=BROKEN_SECONDS))[0].raise_if_failed()
 
         assert on_all(HEAD + "x = torch.ones(2) * rank\ndist.get_world_size()").values == [4] * 4
         (job,) = rig.jobs()
@@ -46,9 +47,7 @@ def test_live_ranks_whose_job_is_gone_say_so_at_the_next_cell(rig: SlurmRig) -> 
     live = LiveRanks(slurm(nproc_per_node=2), Job(source=""))
     (job,) = rig.jobs()
     rig.ask("scancel", job)
-    limit = time.monotonic() + 600
-    while live.alive and time.monotonic() < limit:
-        time.sleep(0.05)
+    wait_until(lambda: not live.alive)
     with pytest.raises(InvalidJob, match=f"ranks 0-1 ended with node1: job {job} was cancelled with scancel"):
         live.run(Job(source="0"))
     live.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from kernels import kernel_manager
 from slurm_rig import SlurmRig  # beside this file
+from waiting import BROKEN_SECONDS, wait_until
 from watched import SHOWN, watched
 
 COUNT = """\
@@ -44,7 +44,7 @@ class Kernel:
             shown.append(content.get("data", {}).get("text/plain", "") if "data" in content else "")
             shown.extend(content.get("traceback", []))
 
-        self.client.execute_interactive(cell, timeout=280, output_hook=take, allow_stdin=False)
+        self.client.execute_interactive(cell, timeout=BROKEN_SECONDS, output_hook=take, allow_stdin=False)
         return re.sub(r"\x1b\[[0-9;]*m", "", "".join(shown))
 
     def kill(self) -> None:
@@ -59,7 +59,7 @@ def kernel(rig: SlurmRig, tmp_path: Path) -> Iterator[Kernel]:
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=280)
+        client.wait_for_ready(timeout=BROKEN_SECONDS)
         started = Kernel(manager, client)
         started.run("%load_ext labkit")
         yield started
@@ -92,22 +92,14 @@ def test_cells_run_on_slurm_until_the_kernel_is_killed(kernel: Kernel, rig: Slur
     kernel.run("%cluster slurm --nnodes 2 --keep 10m")
     mark = rig.folder / "running"
     kernel.client.execute(f"%%torchrun\nimport pathlib, time\npathlib.Path({str(mark)!r}).touch()\ntime.sleep(600)")
-    limit = time.monotonic() + 600
-    while not mark.exists():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    wait_until(mark.exists)
     kernel.kill()
-    while rig.jobs() or (rig.namespaces and any(map(rig.processes_on, rig.nodes))):
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    wait_until(rig.is_empty)
 
 
 def jobs(rig: SlurmRig, count: int) -> None:
     """Wait until Slurm has so many jobs: one that is over stays in its list for a moment."""
-    limit = time.monotonic() + 600
-    while len(rig.jobs()) != count:
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    wait_until(lambda: len(rig.jobs()) == count, rig.jobs)
 
 
 def test_live_ranks_hold_their_nodes_until_another_cluster_or_the_kernels_end(kernel: Kernel, rig: SlurmRig) -> None:
@@ -123,17 +115,13 @@ def test_live_ranks_hold_their_nodes_until_another_cluster_or_the_kernels_end(ke
     )
     jobs(rig, 1)
     rig.ask("scancel", *rig.jobs())
-    limit = time.monotonic() + 600
-    while "alive" in kernel.run("%ranks"):
-        assert time.monotonic() < limit
+    wait_until(lambda: "alive" not in kernel.run("%ranks"))
     shown = kernel.run("%%ranks\n1")
     assert "all live ranks have died: rank 0 ended with node1: job " in shown and "was cancelled with scancel" in shown
     assert "[0] 1" in shown
     jobs(rig, 1)
     kernel.kill()
-    while rig.jobs() or (rig.namespaces and any(map(rig.processes_on, rig.nodes))):
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    wait_until(rig.is_empty)
 
 
 def test_the_dashboard_shows_a_training_on_two_nodes_while_it_runs(kernel: Kernel, rig: SlurmRig) -> None:
