@@ -16,6 +16,8 @@ from labkit.clusters.rank_status import Frame
 _WAITERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+"""How faulthandler writes a character that is not ASCII, in names of files and of functions."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def threads(dump: str, job: Job) -> list[ThreadStack]:
     found: dict[int, list[Frame]] = {}
     innermost: dict[int, str] = {}
     thread = current = 0
-    for line in dump.splitlines():
+    for line in map(_unescaped, dump.splitlines()):
         if header := _THREAD.match(line):
             thread = int(header[1], 16)
             current = thread if line.startswith("Current") else current
@@ -52,6 +54,10 @@ def threads(dump: str, job: Job) -> list[ThreadStack]:
         ThreadStack(thread, tuple(frames), innermost[thread].startswith(_WAITERS), thread == current)
         for thread, frames in found.items()
     ]
+
+
+def _unescaped(line: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[found.lastindex or 0], 16)), line)
 
 
 def _sources(job: Job) -> dict[str, list[str]]:
