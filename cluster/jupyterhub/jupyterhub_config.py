@@ -68,7 +68,6 @@ c.JupyterHub.services = [
         "cwd": str(configured.COURSE_CONFIGURATION),
         "environment": classroom.service_environment,
         "oauth_no_confirm": True,
-        "timeout": site.servers.start_seconds,  # the hub ends if the service does not answer in that time
     }
 ]
 
@@ -113,6 +112,10 @@ if site.servers.are_local_processes and (site.servers.memory_gib or site.servers
             "environment": {**classroom.service_environment, **configured.passed_on()},
         }
     )
+
+for service in c.JupyterHub.services:
+    if "url" in service:
+        service["timeout"] = site.servers.start_seconds  # the hub ends if the service does not answer in that time
 
 # --- How long: idle servers are stopped
 if site.servers.idle_minutes:
