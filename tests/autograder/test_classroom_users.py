@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def with_users(classroom: Classroom, users: Users) -> Classroom:
         f'[login]\nkind = "pam"\n[servers]\nkind = "users"\nstart_seconds = 600\n'
         f'[servers.users]\nexchange = "{exchange}"\nlab = "{lab}"\n'
     )
-    hidden, own = ROOT / "autograder", users.folder / "autograder"
+    hidden, own = shlex.quote(str(ROOT / "autograder")), users.folder / "autograder"
     close = f"cp -r {hidden} {own}\nchmod 700 {own}\nmount --bind {own} {hidden}"
     lines = f'set -e\n{lines_that_open(users.folder / "opened")}\n{close}\nexec "$@"'
     classroom.prefix = ("unshare", "--mount", "bash", "-c", lines, "hub")

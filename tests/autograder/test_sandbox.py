@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from no_process_left import no_process_left
+from unix_users import mounts_that_open
 
 import autograder
 import labkit
@@ -204,18 +205,12 @@ print(json.dumps(report))
 
 def as_somebody(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Open two sandboxes with the bubblewrap of requirements.lock, as an unprivileged user, and spy in each."""
-    # a view of this machine in which that user may read Python, which lies in root's home on some machines
-    home = Path.home()
     setpriv = shutil.which("setpriv")
     assert setpriv is not None
-    view = [bwrap(), "--setenv", "PATH", str(Path(sys.executable).parent)]
-    view += ["--dev-bind", "/", "/", "--perms", "0755", "--tmpfs", str(home)]
+    # that user may read Python and the lab, which lie in root's home on some machines
     packages = {Path(package.__path__[0]).parent for package in (labkit, autograder)}
-    needed = {Path(sys.prefix), Path(sys.base_prefix), *packages}
-    for path in sorted(p for p in needed if p.is_relative_to(home)):
-        for parent in reversed([p for p in path.parents if p.is_relative_to(home) and p != home]):
-            view += ["--perms", "0755", "--dir", str(parent)]
-        view += ["--ro-bind", str(path), str(path)]
+    view = [bwrap(), "--setenv", "PATH", str(Path(sys.executable).parent), "--dev-bind", "/", "/"]
+    view += mounts_that_open(sorted({Path(sys.prefix), Path(sys.base_prefix), *packages}))
     nobody = [*view, setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         told = f"PATH, PATHS, PORT = {str(HERE)!r}, {secrets(tmp_path)!r}, {listener.getsockname()[1]}"

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,28 @@ def lines_that_open(kept: Path, folders: Sequence[Path] = ()) -> str:
         quoted = shlex.quote(str(path))
         lines += [f"mkdir -p {quoted}", f"mount --rbind {kept}/{number} {quoted}"]
     return "\n".join(lines)
+
+
+def mounts_that_open(folders: Iterable[Path]) -> list[str]:
+    """Return arguments for bubblewrap, after which all users reach these folders, read-only.
+
+    Their parents may be closed, as root's home is, or covered by what was mounted before.
+    """
+    mounts: list[str] = []
+    made: set[Path] = set()
+    for folder in folders:
+        closed = _closed(folder)
+        for parent in reversed(folder.parents):
+            if closed is not None and parent.is_relative_to(closed):
+                mounts += [
+                    "--perms",
+                    "0755",
+                    "--tmpfs" if parent == closed and parent not in made else "--dir",
+                    str(parent),
+                ]
+                made.add(parent)
+        mounts += ["--ro-bind", str(folder), str(folder)]
+    return mounts
 
 
 def _closed(path: Path) -> Path | None:
