@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -17,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from labkit.bench import command
 from labkit.cli import main
 from labkit.hardware import topology
+from labkit.parallel.scaling_study.files import append
+from labkit.parallel.scaling_study.records import Measurement
 from labkit.predict import Plan, model, predict
 
 MODEL = "mlp-16x8x4"
@@ -131,23 +132,20 @@ def test_more_repeats_and_another_file_of_the_same_gpu_are_measured_anew(tmp_pat
         assert status == 0 and len(PROGRESS.findall(output)) == more
 
 
-def test_interrupted_it_keeps_what_it_has_and_goes_on_there(tmp_path: Path) -> None:
-    file, ended = tmp_path / "scaling.jsonl", threading.Event()
+def test_interrupted_it_keeps_what_it_has_and_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "scaling.jsonl"
 
-    def interrupt() -> None:
-        while not ended.wait(0.002):
-            if file.exists() and file.read_bytes().count(b"\n") >= 2:
-                os.kill(os.getpid(), signal.SIGINT)
-                return
+    def append_and_interrupt(path: Path, measurement: Measurement) -> None:
+        append(path, measurement)
+        if len(lines(path)) == 2:
+            signal.raise_signal(signal.SIGINT)
 
-    watcher = threading.Thread(target=interrupt)
-    watcher.start()
     asked = ["--real", "none", "--gpus", "1", "2", "4"]
-    status, output = bench(file, *asked)
-    ended.set()
-    watcher.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "append", append_and_interrupt)
+        status, output = bench(file, *asked)
     had = lines(file)
-    assert status == 130 and 2 <= len(had) < 6, output
+    assert status == 130 and len(had) == 2, output
     status, output = bench(file, *asked)
     assert status == 0 and len(PROGRESS.findall(output)) == 6 - len(had)
     found = lines(file)

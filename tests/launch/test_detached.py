@@ -14,9 +14,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-from waiting import wait_until
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.cli import main
+from labkit.launch import job_commands
 from labkit.launch.detached import all_jobs
 from labkit.launch.detaching import indexes
 
@@ -37,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "counts.py").write_text(COUNTS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(job_commands, "_STOP_LIMIT_SECONDS", BROKEN_SECONDS)
     yield tmp_path
     if names := [job.name for job in all_jobs() if job.exit_status is None]:
         main(["stop", *names])

@@ -46,8 +46,7 @@ dist.barrier()
 """
 WAITS = """\
 import os, time
-print(os.getpid(), flush=True)
-time.sleep(600)
+print(os.getpid(), flush=True), time.sleep(600)
 """
 
 
@@ -158,7 +157,7 @@ def test_ctrl_c_stops_the_ranks(folder: Path) -> None:
         running.send_signal(signal.SIGINT)
         errors = running.stderr.read()
         assert running.wait() == 130, errors
-    assert "waits.py, line 3" in errors
+    assert "waits.py, line 2" in errors
     for pid in ranks:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -30,13 +31,13 @@ _TERMINATION_MESSAGE = Path("/dev/termination-log")
 _EXIT_SILENT = 75
 
 
-def main(folder: Path, silence: float) -> None:
-    """Run as this pod's node until its run has ended."""
+def main(folder: Path, silence: float, clock: Callable[[], float] = time.monotonic) -> None:
+    """Run as this pod's node until its run has ended. clock: by which the notebook is silent, in seconds."""
     # the first process of a container has to handle SIGTERM to be ended by it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     node = int(os.environ[NODE_VARIABLE])
     plan = unpacked((folder / REQUEST).read_bytes())
-    threading.Thread(target=_end_when_silent, args=(folder / ALIVE, silence), daemon=True).start()
+    threading.Thread(target=_end_when_silent, args=(folder / ALIVE, silence, clock), daemon=True).start()
     # a library's output goes elsewhere: only the agent's lines are read
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -63,14 +64,14 @@ def _meet(plan: LaunchPlan, node: int) -> None:
             time.sleep(0.2)
 
 
-def _end_when_silent(file: Path, silence: float) -> None:
-    seen, since = b"", time.monotonic()
-    while time.monotonic() - since < silence:
+def _end_when_silent(file: Path, silence: float, clock: Callable[[], float]) -> None:
+    seen, since = b"", clock()
+    while clock() - since < silence:
         time.sleep(min(5.0, silence / 10))
         with contextlib.suppress(OSError):  # it is being replaced
             now = file.read_bytes()
             if now != seen:
-                seen, since = now, time.monotonic()
+                seen, since = now, clock()
     with contextlib.suppress(OSError):
         _TERMINATION_MESSAGE.write_text(f"the notebook that began this run has not been heard of for {silence:g} s")
     # this is the container's first process: all others end with it

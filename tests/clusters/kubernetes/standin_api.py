@@ -11,7 +11,6 @@ import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from standin_kinds import Kind, discovery, require_valid, served
-from standin_store import Object, Store
+from standin_store import Object, Store, epoch_seconds
 
 
 class Refusal(Exception):
@@ -189,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
             raise Refusal(400, "BadRequest", message)
         self.server.log_requests.append(query)
-        since = time.time() - float(query["sinceSeconds"]) if "sinceSeconds" in query else None
+        since = epoch_seconds() - float(query["sinceSeconds"]) if "sinceSeconds" in query else None
         left = self.server.cut_logs_after.pop(0) if self.server.cut_logs_after else None
         self._begin_stream("text/plain")
         for data in self.server.read_log(pod, query.get("follow") == "true", since):

@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from standin_store import Object, Store, now
+from standin_store import Object, Store, epoch_seconds, now
 from standin_volumes import Volumes, expand, image_mounts
+from unix_users import mounts_that_open
 
 from autograder.sandbox.bwrap import bwrap
 
@@ -43,17 +43,22 @@ class Kubelet:
             *(Path(path) for path in environment["PYTHONPATH"].split(":")),
         ]
         self.pods: dict[str, _Pod] = {}
-        self._over = False
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._over = True
+        self._over.set()
         self._thread.join(5)
         for pod in self.pods.values():
             pod.kill("the cluster is gone")
         for pod in self.pods.values():
             pod.thread.join(10)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the cluster is gone."""
+        return self._over.is_set()
 
     def running(self, index: int) -> _Pod:
         """Return the running pod of this completion index, or ordinal."""
@@ -70,17 +75,21 @@ class Kubelet:
             for when, line in fresh:
                 if since is None or when >= since:
                     yield line
-            if ended or not follow or self._over:
+            if ended or not follow or self._over.is_set():
                 return
-            time.sleep(_TICK_SECONDS)
+            self.tick()
+
+    def tick(self) -> bool:
+        """Let a moment pass before the next look; return whether the cluster is gone."""
+        return self._over.wait(_TICK_SECONDS)
 
     def _loop(self) -> None:
-        while not self._over:
+        while not self._over.is_set():
             for pod in self.store.list("pods", chosen=lambda pod: bool(pod["spec"].get("nodeName"))):
                 uid = pod["metadata"]["uid"]
                 if uid not in self.pods:
                     self.pods[uid] = _Pod(self, pod)
-            time.sleep(_TICK_SECONDS)
+            self.tick()
 
 
 class _Pod:
@@ -117,13 +126,13 @@ class _Pod:
     def _live(self) -> None:
         if self._may_start():
             code = self._run()
-            while self._restarts_after(code) and not self._is_deleted() and not self.kubelet._over:
+            while self._restarts_after(code) and not self._is_deleted() and not self.kubelet.is_over:
                 self.restarts += 1
                 code = self._run()
             self._terminated(code)
         self.ended = True
-        while not self._is_deleted() and not self.kubelet._over:
-            time.sleep(_TICK_SECONDS)
+        while not self._is_deleted() and not self.kubelet.tick():
+            pass
         self.kubelet.store.delete("pods", self.pod["metadata"]["namespace"], self.pod["metadata"]["name"], True)
 
     def _restarts_after(self, code: int) -> bool:
@@ -135,16 +144,19 @@ class _Pod:
         self._start()
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
-        killed_at: float | None = None
+        grace: threading.Timer | None = None
         while self.process and self.process.poll() is None:
             self._refresh()
-            if killed_at is None and self._is_deleted():
-                killed_at = time.monotonic() + self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+            if grace is None and self._is_deleted():
+                grace = threading.Timer(self.pod["spec"].get("terminationGracePeriodSeconds", 30), self.kill, [""])
+                grace.daemon = True
+                grace.start()
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.init, signal.SIGTERM)
-            if killed_at is not None and time.monotonic() > killed_at:
-                self.kill("")
-            time.sleep(_TICK_SECONDS)
+            if self.kubelet.tick():
+                self.kill("the cluster is gone")
+        if grace is not None:
+            grace.cancel()
         reader.join()
         assert self.process
         code = self.process.returncode
@@ -156,7 +168,7 @@ class _Pod:
         if user is None:
             gone = f'failed to pull and unpack image "{image}": {image}: not found'
             self._status(waiting={"reason": "ErrImagePull", "message": gone})
-            time.sleep(0.2)
+            self.kubelet.tick()
             message = f'Back-off pulling image "{image}": ErrImagePull: {gone}'
             self._status(waiting={"reason": "ImagePullBackOff", "message": message})
             return False
@@ -166,9 +178,8 @@ class _Pod:
             return False
         self._status(waiting={"reason": "ContainerCreating"})
         while not self._refresh():
-            if self._is_deleted():
+            if self._is_deleted() or self.kubelet.tick():
                 return False
-            time.sleep(_TICK_SECONDS)
         return True
 
     def _start(self) -> None:
@@ -187,15 +198,7 @@ class _Pod:
             environment[name] = expand(value, environment).replace("//0.0.0.0", f"//{self.address}")
         mounts += self._volumes.mounts(self.container, environment)
         # an empty folder may cover the image's files, and Python may be in a home that other users cannot enter
-        covered: set[Path] = set()
-        for folder in self.kubelet.image_folders:
-            parents = list(reversed(folder.parents))
-            closed = [index for index, parent in enumerate(parents) if not parent.stat().st_mode & 1]
-            for parent in parents[closed[0] :] if closed else ():
-                kind = "--dir" if parent in covered or parent != parents[closed[0]] else "--tmpfs"
-                covered.add(parent)
-                mounts += ["--perms", "0755", kind, str(parent)]
-            mounts += ["--ro-bind", str(folder), str(folder)]
+        mounts += mounts_that_open(self.kubelet.image_folders)
         for file, path in (
             (hosts, "/etc/hosts"),
             (nsswitch, "/etc/nsswitch.conf"),
@@ -232,7 +235,7 @@ class _Pod:
     def _read(self) -> None:
         assert self.process and self.process.stdout
         for line in self.process.stdout:
-            self.printed.append((time.time(), line))
+            self.printed.append((epoch_seconds(), line))
 
     def _refresh(self) -> bool:
         """Bring the volumes and the hosts file up to date; return False when an object of a volume is missing."""

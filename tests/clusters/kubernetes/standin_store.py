@@ -16,6 +16,10 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def epoch_seconds() -> float:
+    return datetime.datetime.now(datetime.UTC).timestamp()
+
+
 class Store:
     """Objects by (plural, namespace, name). `changed` is notified of every change; it is also the lock."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from standin_cluster import StandInCluster
+from standin_store import epoch_seconds
 from tornado import web
 from tornado.httpclient import AsyncHTTPClient
 from tornado.httpserver import HTTPServer
@@ -46,6 +46,7 @@ class Place:
     standin: StandInCluster
     watch: Watch
     runs: Runs
+    turns: Turns
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, str]:
         data = None if body is None else json.dumps(body)
@@ -76,11 +77,11 @@ def attack(standin: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         async with Cluster.connected("lab") as cluster:
             watch = Watch(PodJobs(cluster, runs), ledger, Gpus(cluster="kubernetes", kubernetes=PODS), ["ada"])
             given: dict[str, Any] = {"watch": watch, "cluster": cluster, "runs": runs, "pods": PODS, "template": {}}
-            given["turns"] = Turns(20)
+            given["turns"] = turns = Turns(20)
             socket, port = bind_unused_port()
             server = HTTPServer(web.Application([("/kubernetes/(.*)", Front, {"classroom": None})], **given))
             server.add_socket(socket)
-            await steps(Place(f"http://127.0.0.1:{port}/kubernetes", standin, watch, runs))
+            await steps(Place(f"http://127.0.0.1:{port}/kubernetes", standin, watch, runs, turns))
             server.stop()
             await server.close_all_connections()
 
@@ -113,7 +114,9 @@ def test_no_job_is_made_for_a_run_that_is_being_deleted(attack: Attack, monkeypa
         async def slow(cluster: Cluster, method: str, path: str, *more: Any, **named: Any) -> Any:
             if path.endswith("/networkpolicies"):
                 deleting.append(asyncio.create_task(place.ask("DELETE", f"{SECRETS}/{NAMES.run}")))
-                await asyncio.wait(deleting, timeout=1)  # until it waits for its turn
+                # the other of ada's two changes is the one that makes the Job
+                while not (deleting[0].done() or place.turns._begun["ada"] == 2):
+                    await asyncio.sleep(0.01)
             return await send(cluster, method, path, *more, **named)
 
         monkeypatch.setattr(Cluster, "send", slow)
@@ -129,13 +132,13 @@ def test_the_table_of_runs_grows_slowly(attack: Attack, monkeypatch: pytest.Monk
     monkeypatch.setattr(front, "_MOST_A_DAY", 2)
 
     async def steps(place: Place) -> None:
-        assert place.runs.begin("labkit-00000000ff", "ada", time.time() - 90_000)
-        assert place.runs.begin("labkit-00000000fe", "grace", time.time())
+        assert place.runs.begin("labkit-00000000ff", "ada", epoch_seconds() - 90_000)
+        assert place.runs.begin("labkit-00000000fe", "grace", epoch_seconds())
         for number, expected in enumerate((201, 201, 429), start=1):
             each = Names(f"labkit-{number:010x}", "lab", NAMES.session)
             assert (await place.ask("POST", SECRETS, manifest.secret(each, b"x")))[0] == expected
             await place.ask("DELETE", f"{SECRETS}/{each.run}")
-        assert place.runs.begun("ada", time.time() - 60) == 2
+        assert place.runs.begun("ada", epoch_seconds() - 60) == 2
 
     attack(steps)
 
@@ -149,7 +152,7 @@ def test_who_reads_slowly_keeps_few_connections_and_none_of_the_hub_s_own(
     async def steps(place: Place) -> None:
         place.standin.api.read_log = lambda *_: iter([b"x" * 100_000] * 200)
         pod = f"{NAMES.run}-0-abcde"
-        assert place.runs.begin(NAMES.run, "ada", time.time())
+        assert place.runs.begin(NAMES.run, "ada", epoch_seconds())
         status = {"containerStatuses": [{"state": {"running": {}}}]}
         place.standin.store.create("pods", "lab", {"metadata": {"name": pod, "labels": {}}, "status": status})
         log = f"/api/v1/namespaces/lab/pods/{pod}/log"
@@ -185,7 +188,7 @@ def test_cells_that_end_together_do_not_wait_for_each_other_s_threads(attack: At
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         names = [Names(f"labkit-{number:010x}", "lab", NAMES.session) for number in range(12)]
         for each in names:
-            assert place.runs.begin(each.run, "ada", time.time())
+            assert place.runs.begin(each.run, "ada", epoch_seconds())
         asked = [place.ask("DELETE", f"{SECRETS}/{each.run}") for each in names]
         assert [status for status, _ in await asyncio.wait_for(asyncio.gather(*asked), 60)] == [200] * len(names)
         assert place.runs.left("ada") == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ import yaml
 from site_manifests import built, needs_kubectl
 from standin_cluster import StandInCluster
 from standin_kinds import VERSION
+from standin_store import epoch_seconds
 
 from autograder.classroom import requirements
 from autograder.classroom import site as sites
@@ -161,7 +161,7 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
     assert "rank 1 of 2 has a token: False" in said, said
     assert "account: False" in said and "the API says 401" in said, said
     ledger = Ledger(classroom.folder / "hub/gpus.sqlite")
-    used = ledger.used(time.time())["ada"]
+    used = ledger.used(epoch_seconds())["ada"]
     assert used > 0
     wait_until(lambda: not standin.store.list("jobs"))
 
@@ -243,20 +243,20 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
         assert instructor.session.post(f"{overview}stop", data=form, timeout=BROKEN_SECONDS).status_code == 200
         thread.join(120)
         assert f"job {name} was cancelled by instructor, an instructor" in said_of_it[0]
-        assert ledger.used(time.time())["ada"] > used
+        assert ledger.used(epoch_seconds())["ada"] > used
         assert ask("ada", "POST", f"{batch}/jobs", json=another)[0] == 404, "the run has ended"
         assert "by instructor" in ask("ada", "GET", f"{core}/events", params=of_job)[1], "a cell without pods asks so"
 
         # of one learner there are 16 runs at a time; what an old one has left goes with the next
         runs = Runs(classroom.folder / "hub/gpus.sqlite")
         for number in range(16):
-            assert runs.begin(f"labkit-{number:010x}", "grace", time.time())
+            assert runs.begin(f"labkit-{number:010x}", "grace", epoch_seconds())
         secret = manifest.secret(Names("labkit-00000000ff", "lab", names.session), b"x")
         status, text = ask("grace", "POST", f"{core}/secrets", json=secret)
         assert status == 403 and "you have 16 runs" in text
-        assert runs.begin("labkit-00000000ff", "ada", time.time() - 10 * DAY_SECONDS)
+        assert runs.begin("labkit-00000000ff", "ada", epoch_seconds() - 10 * DAY_SECONDS)
         standin.store.create("secrets", "lab", secret)
-        start = int(time.time()) - 10
+        start = int(epoch_seconds()) - 10
         ledger.record([JobRecord("x", "ada", "COMPLETED", start, start + 5, 60, 1, 1000)], {("x", start): 1000}, start)
         with pytest.raises(KubernetesError, match="today's 5000 GPU-seconds are used; there are new ones at 00:00 UTC"):
             as_learner.run(Job(source=WAITS, filename="Cell In[1]"))

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from standin_cluster import StandInCluster
 from system_packages import needs_packages
-from waiting import wait_until
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.cli import main
+from labkit.launch import job_commands
 from labkit.launch.detached import all_jobs
 
 PROGRAM = """\
@@ -35,6 +36,7 @@ OPTIONS = ["--cluster", "kubernetes", "--image", "lab:1", "--nnodes", "2"]
 def folder(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job_commands, "_STOP_LIMIT_SECONDS", BROKEN_SECONDS)
     return tmp_path
 
 

@@ -7,13 +7,14 @@ import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from standin_cluster import StandInCluster
 from waiting import wait_until
 
 from labkit.clusters import Job, State
-from labkit.clusters.kubernetes import KubernetesError, kubernetes
+from labkit.clusters.kubernetes import KubernetesError, kubernetes, manifest
 
 _ALL_REDUCE = """\
 import torch, torch.distributed as dist
@@ -31,6 +32,14 @@ dist.init_process_group()
 print("here", flush=True)
 time.sleep(600)
 """
+_LATE_SILENCE = """\
+import os, sys
+from pathlib import Path
+from labkit.clusters.kubernetes import pod
+folder, silence, mark = sys.argv[1:]
+pod.main(Path(folder), float(silence), clock=lambda: 3600.0 * os.path.exists(mark))
+"""
+"""A pod's program, for which an hour passes once there is a file."""
 
 
 def _when(seen: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
@@ -144,11 +153,16 @@ def test_a_cell_runs_as_a_train_job_where_the_cluster_has_kubeflow_trainer(stand
 
 
 def test_pods_end_by_themselves_when_the_notebook_is_silent(
-    standin: StandInCluster, monkeypatch: pytest.MonkeyPatch
+    standin: StandInCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As after SIGKILL of the kernel: nothing deletes the pods, and the client's heartbeats stop."""
     monkeypatch.setattr("labkit.clusters.kubernetes.submission.Submission.keep_alive", lambda self, seconds: None)
-    run = kubernetes(nnodes=1, image="lab:1", silence=10).run(Job(source=_WAITING))
+    mark = tmp_path / "ranks run"
+    tmp_path.chmod(0o777)  # the pods' user is another one
+    command = ["python", "-P", "-c", _LATE_SILENCE, manifest.FOLDER, "10", str(mark)]
+    template = {"spec": {"containers": [{"name": "ranks", "command": command}]}}
+    cluster = kubernetes(nnodes=1, image="lab:1", silence=10, pod_template=template)
+    run = cluster.run(Job(source=f"open({str(mark)!r}, 'w').close()\n{_WAITING}"))
 
     assert "has not been heard of for 10 s" in run.stopped
 
