@@ -42,8 +42,14 @@ class Step:
 class Steps:
     """Agents on `nodes` of job `job_id`. A thread transfers lines, and shows the agents that the notebook is alive."""
 
-    def __init__(self, job_id: str, nodes: Sequence[str], command: Sequence[str]) -> None:
-        """command: starts an agent; node number, number of nodes and maximum silence are added."""
+    def __init__(
+        self, job_id: str, nodes: Sequence[str], command: Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """command: starts an agent; node number, number of nodes and maximum silence are added.
+
+        clock: by which the agents are shown that the notebook is alive, in seconds.
+        """
+        self._clock = clock
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake_up, self._waker = os.pipe()
@@ -112,14 +118,14 @@ class Steps:
 
     def _serve(self) -> None:
         sign_of_life_seconds = SILENCE_SECONDS / 5
-        due = time.monotonic() + sign_of_life_seconds
+        due = self._clock() + sign_of_life_seconds
         while not self._closing:
-            for key, events in self._selector.select(max(0.0, due - time.monotonic())):
+            for key, events in self._selector.select(max(0.0, due - self._clock())):
                 if key.fd == self._wake_up:
                     os.read(self._wake_up, _CHUNK_BYTES)
                 elif events & selectors.EVENT_READ:
                     self._receive(key.data, key)
-            now = time.monotonic()
+            now = self._clock()
             with self._lock:
                 for step in self._steps:
                     if now >= due:

@@ -22,6 +22,10 @@ from labkit.linux.free_port import free_port
 from labkit.linux.prctl import signal_when_parent_ends
 
 _GPUS = ("/dev/null", "/dev/zero")
+_PATIENT = "SlurmdTimeout=300\nMessageTimeout=60\nTCPTimeout=10"
+"""A machine may be as busy as it likes: what does not answer at once is not lost."""
+_IMPATIENT = "SlurmdTimeout=3\nMessageTimeout=3\nTCPTimeout=1"
+"""From when a node is cut off, so that Slurm soon says so."""
 
 
 def _search_path() -> str:
@@ -127,6 +131,8 @@ class SlurmRig:
     def cut_off(self, node: Node) -> None:
         """Simulate a power loss: the node vanishes without notice."""
         assert node.process is not None
+        self._configure(_IMPATIENT)
+        self.ask("scontrol", "reconfigure")
         if node.link:
             self._in_switch("ip", "link", "set", node.link, "down")
         node.process.kill()
@@ -138,7 +144,9 @@ class SlurmRig:
 
     def revive(self, node: Node) -> None:
         """Bring the node back, empty."""
+        self._configure(_PATIENT)
         self._start_node(node)
+        self.ask("scontrol", "reconfigure")
         self.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
         wait_until(self._all_idle, lambda: self.ask("sinfo", "--Node", "--long"))
 
@@ -147,7 +155,7 @@ class SlurmRig:
             (self.folder / name).mkdir(parents=True)
         if self.namespaces:
             self._lay_network()
-        self._configure()
+        self._configure(_PATIENT)
         run, key = self.folder / "run", self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
@@ -228,7 +236,7 @@ class SlurmRig:
         assert self._switch is not None
         self._command("nsenter", f"--net=/proc/{self._switch.pid}/ns/net", *command)
 
-    def _configure(self) -> None:
+    def _configure(self, time_limits: str) -> None:
         names = f"{self.nodes[0].name.rstrip('0123456789')}[1-{len(self.nodes)}]"
         # any device will do: Slurm counts them, and assigns them to jobs
         gpus = "".join(f"NodeName={names} Name=gpu File={device}\n" for device in _GPUS)
@@ -268,9 +276,7 @@ SchedulerParameters=bf_interval=1,sched_min_interval=10000
 ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmctldTimeout=30
-SlurmdTimeout=3
-MessageTimeout=3
-TCPTimeout=1
+{time_limits}
 InactiveLimit=0
 KillWait=2
 GresTypes=gpu

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pwd
 import re
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -197,6 +197,12 @@ def test_what_slurm_would_refuse_is_named_before_a_learner_waits_for_it(rig: Slu
     assert not rig.jobs()
 
 
+def notices(watch: Watch, word: str = "") -> dict[str, str]:
+    """The learner's notices with this word, by job."""
+    now = datetime.datetime.now(datetime.UTC).timestamp()
+    return {one.job: one.text for one in watch.ledger.notices(USER, now) if word in one.text}
+
+
 def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmRig, tmp_path: Path) -> None:
     def submit(*options: str) -> str:
         return rig.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600", *options)
@@ -223,13 +229,13 @@ def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmR
     wait_until(lambda: looked(good, "RUNNING 5:00"))
     assert state(cores).split()[1] == "20:00", "a job without GPUs is nobody's business"
     assert [(job.id, gpus) for job, gpus in watch.jobs] == [(good, 2)]
-    texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time())}
+    texts = notices(watch)
     assert "3 ranks" in texts[wide] and "4 ranks" in texts[greedy] and "lowered to 5 minutes" in texts[good]
     # a hub that was restarted, with less for everybody
     watch = Watch(slurm_jobs, Ledger(path), limits.model_copy(update={"seconds_per_day": 1}), [USER, "grace"])
     wait_until(lambda: looked(good, "CANCELLED"))
     watch.look()
-    texts = {one.job: one.text for one in watch.ledger.notices(USER, time.time()) if "are used" in one.text}
+    texts = notices(watch, "are used")
     assert "today's 1 GPU-seconds are used" in texts[good]
     ended = [job for job in slurm_jobs.jobs_of([USER]) if job.has_run]
     days = {day_of(moment) for job in ended for moment in (job.start, job.end)}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from slurm_rig import SlurmRig  # beside this file
-from waiting import wait_until
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.cli import main
+from labkit.clusters.slurm import batch
 from labkit.launch.detached import all_jobs
 
 LABKIT = [sys.executable, "-m", "labkit"]
@@ -37,6 +38,7 @@ def folder(rig: SlurmRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     (tmp_path / "seeds.py").write_text("import sys\nprint('seed', sys.argv[1])\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(batch, "_PATIENCE_SECONDS", BROKEN_SECONDS)
     return tmp_path
 
 

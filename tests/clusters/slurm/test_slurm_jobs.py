@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -222,31 +223,57 @@ def test_other_endings_have_words(state: str, messages: str, words: str) -> None
 OWNER = """\
 import sys
 from labkit import Job, slurm
-from labkit.clusters.slurm import script, steps
-script.LOOK_SECONDS, steps.SILENCE_SECONDS = 1, 5.0
-slurm(nproc_per_node=1).run(Job(source={source!r}), lambda *what: print(what[2], end="", flush=True))
+from labkit.clusters.slurm import steps
+steps.SILENCE_SECONDS = 2.0
+slurm(nproc_per_node=1, python={python!r}).run(
+    Job(source={source!r}), lambda *what: print(what[2], end="", flush=True)
+)
+"""
+AGENT = """\
+import os, sys, time
+time.monotonic = lambda: 3600.0 * os.path.exists({mark!r})
+from labkit.clusters.agent.__main__ import main
+main()
 """
 
 
-def owner() -> subprocess.Popen[str]:
-    """A program that runs ranks which print, and then sleep."""
-    process = subprocess.Popen([sys.executable, "-c", OWNER.format(source=WAIT)], stdout=subprocess.PIPE, text=True)
+def program(file: Path, text: str) -> Path:
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return file
+
+
+def owner(folder: Path, hour: Path) -> subprocess.Popen[str]:
+    """A program that runs ranks which print, and then sleep.
+
+    hour: a file. For the agent and the job's script, an hour passes when it is there, and no time before.
+    """
+    program(folder / "sleep", f"until [ -e {shlex.quote(str(hour))} ]; do /bin/sleep 0.05; done")
+    (folder / "agent.py").write_text(AGENT.format(mark=str(hour)))
+    # the words before: -P -m labkit.clusters.agent
+    agent = shlex.join([sys.executable, "-P", str(folder / "agent.py")])
+    python = program(folder / "python", f'shift 3\nexec {agent} "$@"')
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(source=WAIT, python=str(python))],
+        env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == "here\n"
     return process
 
 
-def test_nothing_is_left_when_the_owner_is_killed(rig: SlurmRig) -> None:
-    with owner() as process:
+def test_nothing_is_left_when_the_owner_is_killed(rig: SlurmRig, tmp_path: Path) -> None:
+    with owner(tmp_path, tmp_path / "hour") as process:
         process.kill()
     wait_until(rig.is_empty)
 
 
-def test_nothing_is_left_when_the_owners_machine_is_gone(rig: SlurmRig) -> None:
+def test_nothing_is_left_when_the_owners_machine_is_gone(rig: SlurmRig, tmp_path: Path) -> None:
     """Nothing can cancel the job or its step: the agent notices the silence, and the job that it has no step."""
-    with owner() as process:
+    with owner(tmp_path, tmp_path / "hour") as process:
         all_of_it = [process.pid, *descendants(process.pid)]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in all_of_it:
                 os.kill(pid, number)
     assert len(rig.jobs()) == 1
+    (tmp_path / "hour").touch()
     wait_until(rig.is_empty)
