@@ -94,6 +94,8 @@ class JobState:
         messages: srun's output, which has the reason first.
         """
         told = next((state for words, state in _TOLD.items() if words in messages), self.state)
+        if told == "COMPLETING" and "CANCELLED AT" in messages:  # its processes may take a while to end
+            told = "CANCELLED"
         return _ENDINGS.get(told, "")
 
     def why_it_waits(self) -> str:

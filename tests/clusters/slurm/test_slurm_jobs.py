@@ -210,6 +210,7 @@ def test_a_node_that_dies_is_done_without_where_fewer_will_do(separate_nodes: Sl
     [
         ("TIMEOUT", "", "reached its time limit, --time 10"),
         ("COMPLETING", "*** STEP 7.0 ON node1 CANCELLED AT 16:40:00 DUE TO TIME LIMIT ***", "its time limit"),
+        ("COMPLETING", "*** STEP 7.0 ON node1 CANCELLED AT 16:40:00 ***", "cancelled with scancel"),
         ("PREEMPTED", "", "in favour of another one"),
         ("OUT_OF_MEMORY", "", "more memory than it asked for"),
         ("RUNNING", "", ""),
