@@ -182,7 +182,7 @@ def test_a_sandbox_shows_python_and_labkit_and_nothing_else(tmp_path: Path) -> N
 
 AS_SOMEBODY = """
 import ctypes, json, logging, os, struct, sys
-sys.path.append(os.path.dirname(PATH))
+sys.path += [os.path.dirname(PATH), os.path.join(os.path.dirname(PATH), "..", "plugins")]
 if sys.argv[1:]:
     # as the filter of a container may be: bubblewrap's own call is allowed, that of a process within it is not
     lines = [(0x20, 0, 0, 0), (0x15, 0, 3, int(sys.argv[1])), (0x20, 0, 0, 16), (0x45, 0, 1, 0x20000000),

@@ -93,15 +93,10 @@ def mounts_that_open(folders: Iterable[Path]) -> list[str]:
     made: set[Path] = set()
     for folder in folders:
         closed = _closed(folder)
-        for parent in reversed(folder.parents):
-            if closed is not None and parent.is_relative_to(closed):
-                mounts += [
-                    "--perms",
-                    "0755",
-                    "--tmpfs" if parent == closed and parent not in made else "--dir",
-                    str(parent),
-                ]
-                made.add(parent)
+        for parent in reversed(folder.parents[:-1]):
+            kind = "--tmpfs" if parent == closed and parent not in made else "--dir"
+            mounts += ["--perms", "0755", kind, str(parent)]  # what bubblewrap makes unasked is closed
+            made.add(parent)
         mounts += ["--ro-bind", str(folder), str(folder)]
     return mounts
 
