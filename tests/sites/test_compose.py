@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from overlays import needs_overlays
 from system_packages import needs_packages
+from waiting import BROKEN_SECONDS
 
 from autograder.classroom import proxy
 
@@ -22,7 +23,8 @@ VISITOR, CLASS = (Path(__file__).with_name(f"compose_{name}.py") for name in ("v
 
 
 def compose(file: Path, into: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, RUNNER, file, "--into", into, *options], capture_output=True, text=True)
+    command = [sys.executable, RUNNER, file, "--into", into, "--patience", f"{BROKEN_SECONDS:g}", *options]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def classroom_of_ada(into: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from overlays import needs_overlays
+from waiting import BROKEN_SECONDS
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "cluster" / "containers"
@@ -43,6 +44,7 @@ def output_of(name: str, into: Path, commands: list[str]) -> str:
     """Build an image, start it, run commands in it; return what was printed."""
     builder = CONTAINERS / "without_registry" / "build.py"
     command = [sys.executable, builder, CONTAINERS / f"{name}.Containerfile", "--context", ROOT, "--into", into]
+    command += ["--patience", f"{BROKEN_SECONDS:g}"]
     command += index_of_cpu_builds()
     for each in commands:
         command += ["--run", f"{{ {each}\n}} 2>&1"]

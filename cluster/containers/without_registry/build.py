@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--volume", action="append", default=[], metavar="HOST:CONTAINER", help="in builds only")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="in builds only")
+    parser.add_argument("--patience", type=int, default=120, metavar="SECONDS", help="for HEALTHCHECK to succeed")
     parser.add_argument("--run", action="append", default=[], metavar="COMMAND", help="then, in the image; repeatable")
     options = parser.parse_args()
     if os.geteuid() != 0 or shutil.which("dpkg-query") is None:
@@ -234,7 +235,8 @@ def main() -> None:
     home.mkdir()
     os.chown(home, int(image.user), int(image.user))
     print(f"\n{image.command.text if image.command else 'no CMD'}, until: {shlex.join(image.health)}", flush=True)
-    builder.run(image, ["sh", "-c", _until_healthy(image)], volumes=[f"{home}:/home/lab"], started=True)
+    healthy = _until_healthy(image, options.patience)
+    builder.run(image, ["sh", "-c", healthy], volumes=[f"{home}:/home/lab"], started=True)
     for command in options.run:
         print(f"\n$ {command}", flush=True)
         took = _stopwatch()
@@ -255,8 +257,8 @@ def _stopwatch() -> Callable[[], str]:
     )
 
 
-def _until_healthy(image: Image) -> str:
-    """A script: the image's CMD in the background, which ends with it, while HEALTHCHECK is tried for two minutes."""
+def _until_healthy(image: Image, seconds: int) -> str:
+    """A script: the image's CMD in the background, which ends with it, while HEALTHCHECK is tried for that long."""
     command = shlex.join(image.command.words) if image.command else "true"
     health = shlex.join(image.health) or "true"
     return f"""\
@@ -264,7 +266,7 @@ def _until_healthy(image: Image) -> str:
 tries=0
 until {health} >/tmp/health 2>&1; do
     tries=$((tries + 1))
-    [ $tries -lt 60 ] || {{ cat /tmp/output /tmp/health; exit 1; }}
+    [ $((2 * tries)) -lt {seconds} ] || {{ cat /tmp/output /tmp/health; exit 1; }}
     sleep 2
 done
 echo healthy"""
