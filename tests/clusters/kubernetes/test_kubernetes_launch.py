@@ -16,6 +16,7 @@ from waiting import BROKEN_SECONDS, wait_until
 from labkit.cli import main
 from labkit.launch import job_commands
 from labkit.launch.detached import all_jobs
+from labkit.linux.free_port import free_port
 
 PROGRAM = """\
 import os, sys, time
@@ -75,7 +76,7 @@ def test_kubectl_makes_a_saved_manifest_and_its_pods_train(standin: StandInClust
     """kubectl and torchrun are real; the API and the kubelet are the stand-in's."""
     needs_packages("kubernetes-client")
     standin.kubelet.environment["PATH"] = f"{Path(sys.executable).parent}:{standin.kubelet.environment['PATH']}"
-    words = ["launch", "train.py", *OPTIONS, "--master-port", "29418", "--save", "job.yaml"]
+    words = ["launch", "train.py", *OPTIONS, "--master-port", str(free_port()), "--save", "job.yaml"]
     assert main([*words, "--", "a b"]) == 0
     kubectl = ["kubectl", "--kubeconfig", str(standin.kubeconfig)]
     made = subprocess.run([*kubectl, "create", "--validate=false", "-f", "job.yaml"], capture_output=True, text=True)
