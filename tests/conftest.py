@@ -13,6 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Set before torch is imported, which reads it. Sums are equal to the last bit on machines with any number of cores,
 and parallel tests do not spin while waiting for threads that have no core."""
 
+os.environ.setdefault("LABKIT_SPARES", "0")
+"""No processes are forked ahead: they would belong to no test. Tests of spares allow them."""
+
 # how fast inputs are drawn depends on what else the machine does
 hypothesis.settings.register_profile("any load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("any load")

@@ -15,8 +15,10 @@ from labkit.clusters.forkserver.child_process import ChildProcess
 from labkit.clusters.forkserver.rank_process import Beginning
 from labkit.transport import datagrams, pickled
 
+VARIABLE = "LABKIT_SPARES"
+"""Environment variable of the forkserver: maximum number of processes that are forked ahead; 0: none."""
 MOST = 8
-"""Maximum number of processes that are forked ahead: each holds about 10 MB."""
+"""The maximum without it: each process holds about 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Spares:
         """Be ready for runs of this shape, and no other, from now on."""
         if shape != self._shape:
             self.dismiss()
-            self.missing = shape if shape.count <= MOST else None
+            self.missing = shape if shape.count <= int(os.environ.get(VARIABLE, MOST)) else None
 
     def have(self, pid: int, control: socket.socket) -> None:
         """Keep those that have just been forked. control: the peer of `taken`'s."""

@@ -18,6 +18,7 @@ import pytest
 
 from labkit import Job, Run, local
 from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.spares import VARIABLE
 from labkit.linux import proc
 from labkit.linux.processes import descendants
 
@@ -78,9 +79,11 @@ class Rig:
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:
-    made = Rig()
-    made.run("0", 2).raise_if_failed()
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VARIABLE)
+        made = Rig()
+        made.run("0", 2).raise_if_failed()
+        yield made
     pids = [made.pid, *descendants(made.pid)]
     made.forkserver.close()
     end = time.monotonic() + 60
@@ -173,6 +176,19 @@ def test_none_are_forked_while_a_run_is_under_way(rig: Rig, tmp_path: Path) -> N
 
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_none_wait_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    allowed = Rig()
+    try:
+        allowed.run("0", 2).raise_if_failed()
+        allowed.run("0", 1).raise_if_failed()
+        assert allowed.waiting(1)
+        allowed.run("0", 2).raise_if_failed()
+        allowed.until(lambda found: not found)
+    finally:
+        allowed.forkserver.close()
 
 
 def test_nothing_waits_where_code_is_judged() -> None:
