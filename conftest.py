@@ -1,4 +1,13 @@
 """For every pytest run in this checkout: the notebooks, `tests/` and the grader's own tests."""
 
 # in tests/plugins
-pytest_plugins = ["kernels", "outcome_log", "selection", "side_by_side", "skips", "slowest", "system_packages"]
+pytest_plugins = [
+    "kernels",
+    "outcome_log",
+    "second_try",
+    "selection",
+    "side_by_side",
+    "skips",
+    "slowest",
+    "system_packages",
+]

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(folder: Path, source: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run one file of tests, named after the folder, in a project that has the plugins."""
-    folder.mkdir(exist_ok=True)
-    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+def run(
+    folder: Path, source: str, *options: str, top: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run one file of tests, named after the folder, in a project that has the plugins. top: the project's folder."""
+    top = top or folder
+    folder.mkdir(exist_ok=True, parents=True)
+    (top / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (folder / f"test_{folder.name}.py").write_text(f"import pytest\n{source}\ndef test_other():\n    pass\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(folder), f"--rootdir={folder}"],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(folder), f"--rootdir={top}"],
         env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "tests/plugins"), **environment},
         capture_output=True,
         text=True,
@@ -104,3 +110,145 @@ def test_the_tests_of_a_module_stay_on_one_worker(tmp_path: Path) -> None:
     for worker, module in re.findall(r"^\[(gw\d)\] .* PASSED (?:.*/)?(test_\w+)\.py::", done.stdout, re.MULTILINE):
         workers.setdefault(module, set()).add(worker)
     assert len(workers) == 2 and all(len(on) == 1 for on in workers.values()), done.stdout
+
+
+LUCK = """
+from pathlib import Path
+import os
+def passes(name):
+    there = Path(os.environ["MARKS"], name)
+    if there.exists():
+        return True
+    there.touch()
+    print("the first try of", name)
+    return False
+@pytest.fixture
+def torn_down():
+    yield
+    assert passes("torn_down")
+@pytest.mark.parametrize("n", ["a b", "::"])
+def test_luck(n):
+    assert passes(f"luck{n}")
+def test_tear_down(torn_down):
+    pass
+def test_broken():
+    assert not os.environ.get("BROKEN")
+"""
+REAL, IN_PROCESS = "tests/launch", "tests/trace"
+
+
+def tries(folder: Path, where: str, **environment: str) -> list[subprocess.CompletedProcess[str]]:
+    """A run side by side, and its second try."""
+    for name in ("marks", "runs"):
+        (folder / name).mkdir()
+    variables = {"MARKS": str(folder / "marks"), "LAB_TEST_RUNS": str(folder / "runs"), **environment}
+    (folder / "tests").mkdir()
+    first = run(folder / where, LUCK, "-p", "xdist.plugin", "-n2", "--dist", "loadgroup", top=folder, **variables)
+    return [first, run(folder / where, LUCK, "--second-try", top=folder, **variables)]
+
+
+def test_a_test_of_real_processes_has_a_second_try(tmp_path: Path) -> None:
+    first, second = tries(tmp_path, REAL)
+    assert first.returncode == 0 and second.returncode == 0, first.stdout + second.stdout
+    assert "2 failed" in first.stdout and "1 error" in first.stdout
+    # the whole module of a tear-down that has failed
+    assert "5 passed" in second.stdout.splitlines()[-1]
+    table = second.stdout[second.stdout.index("failed, and passed alone") :]
+    for test in ("test_luck[a b]", "test_luck[::]", "test_tear_down"):
+        assert f"{REAL}/test_launch.py::{test}" in table
+        assert re.search(rf"\./lab test --until-failure \S*{re.escape(test)}\S* --busy 8", table)
+    assert "the first try of lucka b" in table and "commit" in table
+    assert len((tmp_path / "runs" / "lucky").read_text().splitlines()) == 3
+
+
+def test_a_second_try_may_fail(tmp_path: Path) -> None:
+    first, second = tries(tmp_path, REAL, BROKEN="yes")
+    assert first.returncode == 0 and second.returncode == 1, first.stdout + second.stdout
+    assert "1 failed" in second.stdout.splitlines()[-1] and "test_luck[a b]" in second.stdout
+
+
+def test_other_tests_have_none(tmp_path: Path) -> None:
+    first, second = tries(tmp_path, IN_PROCESS)
+    assert first.returncode == 1 and second.returncode == 4, first.stdout + second.stdout
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\ndef test_crash():\n    os._exit(3)",
+        "import missing_module",
+    ],
+    ids=["crash of a worker", "collection"],
+)
+def test_what_is_broken_is_not_luck(tmp_path: Path, source: str) -> None:
+    options = ("-p", "xdist.plugin", "-n1", "--continue-on-collection-errors")
+    done = run(tmp_path / "tests" / "launch", source, *options, top=tmp_path, LAB_TEST_RUNS=str(tmp_path))
+    assert done.returncode == 1, done.stdout
+
+
+def until_failure(folder: Path, source: str, *options: str) -> subprocess.Popen[str]:
+    """Run a file of tests until it fails, in a project that has the plugins."""
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (folder / "test_module.py").write_text(source)
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/plugins/until_failure.py"), "test_module.py", *options],
+        cwd=folder,
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "tests/plugins")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+FAILS_IN_THE_THIRD_RUN = """
+import os, psutil
+from pathlib import Path
+def test_luck():
+    lines = Path("runs").read_text().splitlines() if Path("runs").exists() else []
+    busy = [child for child in psutil.Process(os.getppid()).children() if child.cmdline()[1] == "-S"]
+    Path("runs").write_text("\\n".join([*lines, f"{os.getpid()} {len(busy)}"]))
+    print("in the third")
+    assert len(lines) < 2
+"""
+
+
+def test_a_test_is_run_until_it_fails_beside_busy_processes(tmp_path: Path) -> None:
+    running = until_failure(tmp_path, FAILS_IN_THE_THIRD_RUN, "--busy", "2")
+    output, _ = running.communicate()
+    assert running.returncode == 1, output
+    first, second, third, *failure = output.splitlines()
+    assert first.startswith("run 1: 1 passed in ") and second.startswith("run 2: 1 passed in ")
+    assert third.startswith("run 3: 1 failed in ")
+    assert "in the third" in failure and failure[-1].startswith("runs that passed before: 2; output: ")
+    assert "in the third" in (tmp_path / ".labkit" / "until_failure.txt").read_text()
+    runs = [line.split() for line in (tmp_path / "runs").read_text().splitlines()]
+    assert len({pid for pid, _ in runs}) == 3 and {count for _, count in runs} == {"2"}
+
+
+RUNS_FOR_LONG = """
+import time
+from pathlib import Path
+def test_long(tmp_path):
+    number = len(list(Path().glob("begun-*")))
+    Path(f"begun-{number}").touch()
+    try:
+        time.sleep(3600 if number else 0)
+    finally:
+        Path("torn-down").touch()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_with_the_number_of_runs(tmp_path: Path, number: int) -> None:
+    running = until_failure(tmp_path, RUNS_FOR_LONG, "--busy", "1")
+    wait_until((tmp_path / "begun-1").exists)
+    children = psutil.Process(running.pid).children()
+    running.send_signal(number)
+    output, _ = running.communicate()
+    assert running.returncode == 0 and output.splitlines()[-1] == "no failure; runs that passed: 1", output
+    assert (tmp_path / "torn-down").exists() and len(children) == 2
+    assert not any(child.is_running() for child in children)
+
+
+def test_what_is_no_test_is_no_failure(tmp_path: Path) -> None:
+    running = until_failure(tmp_path, "import missing_module")
+    assert "missing_module" in running.communicate()[0] and running.returncode == 2

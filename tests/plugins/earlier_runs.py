@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,11 @@ Row = TypeVar("Row")
 # removed from the environment: pytest runs started by tests count separately
 FOLDER = os.environ.pop("LAB_TEST_RUNS", None)
 """Folder for counts of earlier runs; None where this run is the only one."""
+
+
+def without_group(nodeid: str) -> str:
+    """Return the id of a test without its group, which xdist appends."""
+    return re.sub(r"@[\w/]+(\.py)?$", "", nodeid)
 
 
 class EarlierRuns:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Generator
 
 import pytest
-from earlier_runs import EarlierRuns
+from earlier_runs import EarlierRuns, without_group
 
 SHOWN = 25
 Row = tuple[str, float]
@@ -31,8 +30,7 @@ class _Timing:
         self._rows = rows
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # xdist appends the group of a test to its id
-        self._rows.append((re.sub(r"@[\w/]+(\.py)?$", "", report.nodeid), report.duration))
+        self._rows.append((without_group(report.nodeid), report.duration))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,0 +1,182 @@
+"""A test of real processes that fails is run once more, alone: `./lab test` does it after all other tests.
+
+The run in which it fails ends with exit status 0, unless something else has failed; the run with `--second-try`
+decides. What passes then is not failed, but has passed by luck before: a table names it, with the commit and the
+output of its failure. No other test has a second try.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pytest
+from earlier_runs import FOLDER, EarlierRuns, without_group
+
+REAL_PROCESSES = (
+    "autograder/tests",
+    "tests/autograder",
+    "tests/bench",
+    "tests/benchmarks",
+    "tests/clusters/agent",
+    "tests/clusters/elastic",
+    "tests/clusters/forkserver",
+    "tests/clusters/kubernetes",
+    "tests/clusters/live",
+    "tests/clusters/local",
+    "tests/clusters/slurm",
+    "tests/dashboard",
+    "tests/launch",
+    "tests/notebook",
+    "tests/zygote",
+)
+"""Folders whose tests start processes, beside which the machine's load counts."""
+PHASES = ("setup", "call", "teardown")
+
+
+def uses_real_processes(nodeid: str) -> bool:
+    """Whether load can make this test fail: neither tests in this process nor virtual ranks depend on it."""
+    return nodeid.startswith(tuple(f"{folder}/" for folder in REAL_PROCESSES))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A phase of a test that has failed."""
+
+    test: str
+    phase: str
+    """`setup`, `call` or `teardown`; something else for what is no phase, such as a crash of xdist's worker."""
+    output: str
+    """pytest's text about it, with what was captured."""
+    commit: str
+    again: list[str] = field(default_factory=list)
+    """What to run once more: the test, or its module, of which any test may be the reason that a tear-down fails."""
+
+    @property
+    def may_be_luck(self) -> bool:
+        """Whether it has a second try."""
+        return self.phase in PHASES and uses_real_processes(self.test)
+
+
+def all_may_be_luck(status: int, failed: int, failures: Sequence[Failure]) -> bool:
+    """Whether a run failed by nothing but tests that have a second try.
+
+    status: exit status. failed: number of failures by pytest's count, in which are those of collection, too.
+    """
+    nothing_else = status == pytest.ExitCode.TESTS_FAILED and failed == len(failures) > 0
+    return nothing_else and all(failure.may_be_luck for failure in failures)
+
+
+def commit(folder: Path) -> str:
+    """Return the commit of that checkout, with `-dirty` if it has been changed since."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "no commit"
+    except FileNotFoundError:
+        return "no git"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--second-try", action="store_true", help="run what failed in earlier runs of ./lab test, alone")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("second_try"):
+        second = SecondTry()
+        if not second.tests:
+            raise pytest.UsageError("--second-try: no test that may have a second try failed in an earlier run")
+        config.args[:] = [str(config.rootpath / test) for test in second.tests]
+        config.pluginmanager.register(second)
+    elif FOLDER is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FirstTry(commit(config.rootpath)))
+
+
+class FirstTry:
+    """Keeps failures of this run for the second try."""
+
+    def __init__(self, of_commit: str) -> None:
+        self._commit = of_commit
+        self._failures: list[Failure] = []
+        self._ran: dict[str, None] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = without_group(report.nodeid)
+        self._ran[test] = None
+        if report.failed:
+            captured = [f"--- {title} ---\n{text}" for title, text in report.sections]
+            output = "\n".join([report.longreprtext, *captured])
+            self._failures.append(Failure(test, report.when or "", output, self._commit, [test]))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        for failure in self._failures:
+            if failure.phase == "teardown":
+                failure.again[:] = [test for test in self._ran if module(test) == module(failure.test)]
+        EarlierRuns("failures").joined_by([asdict(failure) for failure in self._failures if failure.may_be_luck])
+        if all_may_be_luck(exitstatus, session.testsfailed, self._failures):
+            session.exitstatus = pytest.ExitCode.OK
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        yield
+        tests = {failure.test for failure in self._failures if failure.may_be_luck}
+        if tests:
+            terminalreporter.write_line(
+                f"to be run once more, alone, at the end: {', '.join(sorted(tests))}", yellow=True
+            )
+
+
+class SecondTry:
+    """Runs the tests that failed, and says which of them pass now."""
+
+    def __init__(self) -> None:
+        self._failures = [Failure(**row) for row in EarlierRuns("failures").joined_by([])]
+        self.tests = [*dict.fromkeys(test for failure in self._failures for test in failure.again)]
+        self._passed: set[str] = set()
+        self._failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+
+    def _lucky(self) -> list[Failure]:
+        """Return what has failed before and passes now: a test that is skipped does not."""
+        return [
+            failure
+            for failure in self._failures
+            if failure.test in self._passed and self._failed.isdisjoint(failure.again)
+        ]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        lucky = self._lucky()
+        EarlierRuns("lucky").joined_by([asdict(failure) for failure in lucky])
+        if exitstatus == pytest.ExitCode.OK and len(lucky) < len(self._failures):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        yield
+        lucky = self._lucky()
+        if not lucky:
+            return
+        terminalreporter.section("failed, and passed alone: by luck", yellow=True)
+        for failure in lucky:
+            terminalreporter.write_line(f"{failure.test} ({failure.phase}), commit {failure.commit}")
+        for failure in lucky:
+            terminalreporter.section(failure.test, sep="-")
+            terminalreporter.write_line(failure.output)
+        terminalreporter.section("to make it fail again", sep="-")
+        for test in dict.fromkeys(failure.test for failure in lucky):
+            terminalreporter.write_line(f"./lab test --until-failure {shlex.quote(test)} --busy 8")
+
+
+def module(test: str) -> str:
+    """Return the path of a test's module."""
+    return test.partition("::")[0]

@@ -1,0 +1,91 @@
+"""`./lab test --until-failure TEST... --busy 8`: run tests again and again, on a busy machine, until they fail.
+
+Each run is a pytest process of its own. When one fails, its output is shown and kept, and its exit status is passed on.
+Ctrl-C ends it, with the number of runs that have passed and exit status 0. Other options are pytest's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+OUTPUT = Path(".labkit", "until_failure.txt")
+"""File for the output of the run that has failed."""
+# each ends by itself when nobody waits for it
+_BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1_000_000): pass"
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that take whatever the machine has."""
+    # no Ctrl-C for them: they are ended here
+    started = [subprocess.Popen([sys.executable, "-S", "-c", _BUSY], start_new_session=True) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+
+
+def run_once(arguments: list[str], output: Path) -> int:
+    """Run pytest, which prints into that file; return its exit status."""
+    command = [sys.executable, "-m", "pytest", *arguments]
+    with output.open("wb") as file:
+        # in a session of its own: Ctrl-C reaches it once, from here, and it has its time to end what it has started
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            raise
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        "./lab test --until-failure", usage="%(prog)s TEST... [--busy N]", description=__doc__
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="processes that keep the machine busy meanwhile"
+    )
+    own, arguments = parser.parse_known_args()
+    if not arguments:
+        parser.error("which test?")
+    # a terminal that is closed, and `kill`, end it as Ctrl-C does
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    OUTPUT.parent.mkdir(exist_ok=True)
+    passed = 0
+    try:
+        with busy(own.busy):
+            while True:
+                status = run_once(arguments, OUTPUT)
+                lines = OUTPUT.read_text(errors="replace").splitlines()
+                print(f"run {passed + 1}: {lines[-1].strip('= ') if lines else 'no output'}", flush=True)
+                if status != pytest.ExitCode.OK:
+                    break
+                passed += 1
+    except KeyboardInterrupt:
+        print(f"\nno failure; runs that passed: {passed}", flush=True)
+        return 0
+    print(*lines, f"runs that passed before: {passed}; output: {OUTPUT}", sep="\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
