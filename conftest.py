@@ -3,6 +3,7 @@
 # in tests/plugins
 pytest_plugins = [
     "kernels",
+    "left_over",
     "outcome_log",
     "second_try",
     "selection",

@@ -112,6 +112,67 @@ def test_the_tests_of_a_module_stay_on_one_worker(tmp_path: Path) -> None:
     assert len(workers) == 2 and all(len(on) == 1 for on in workers.values()), done.stdout
 
 
+LEAVES = """
+import subprocess, socket, tempfile, time
+from multiprocessing import shared_memory
+kept = []
+@pytest.fixture(scope="session")
+def daemon():
+    kept.append(subprocess.Popen(["sleep", "3001"]))
+    kept.append(socket.create_server(("127.0.0.1", 0)))
+    kept.append(tempfile.mkdtemp(prefix="of-the-session-"))
+    yield
+    kept[0].kill()
+@pytest.fixture(scope="module")
+def child():
+    started = subprocess.Popen(["sleep", "3002"])
+    yield
+    started.kill()
+def test_with_what_ends(daemon, child, tmp_path):
+    (tmp_path / "file").touch()
+    with tempfile.TemporaryDirectory(), socket.create_server(("127.0.0.1", 0)):
+        subprocess.run(["true"])
+"""
+LEFT = {
+    "child": ('subprocess.Popen(["sleep", "3003"])', r"process \d+, begun in \S+::test_leaves: sleep 3003"),
+    "orphan": (
+        'subprocess.run("setsid sleep 3004 &", shell=True)',
+        r"process \d+, begun in \S+::test_leaves: sleep 3004",
+    ),
+    "port": (
+        'kept.append(socket.create_server(("127.0.0.1", 0)))',
+        r"port \d+, open in process \d+ \(.*pytest.*\) after \S+::test_leaves",
+    ),
+    "memory": (
+        "kept.append(shared_memory.SharedMemory(create=True, size=8))",
+        r"file /dev/shm/psm_\w+, there after \S+::test_leaves",
+    ),
+    "file": ('tempfile.mkdtemp(prefix="mine-")', r"file \S+/mine-\w+, there after \S+::test_leaves"),
+}
+
+
+def test_a_module_that_leaves_nothing_passes(tmp_path: Path) -> None:
+    done = run(tmp_path / "clean", LEAVES)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+
+
+def test_a_module_fails_by_what_it_leaves(tmp_path: Path) -> None:
+    """Each thing is named with the test that made it, and a module that comes later is not blamed for it."""
+    folder = tmp_path / "leaves"
+    folder.mkdir()
+    (folder / "test_later.py").write_text("def test_later():\n    pass\n")
+    # the kernel's clock ticks: not in that of the test before
+    made = "\n    ".join(["time.sleep(0.1)", *(statement for statement, _ in LEFT.values())])
+    source = f"import left_over\nleft_over.STILL_SECONDS = 0.0\n{LEAVES}\ndef test_leaves():\n    {made}\n"
+    done = run(folder, source)
+    assert "4 passed, 1 error" in done.stdout, done.stdout
+    (message,) = re.findall(r"ERROR at teardown of test_other _+\n(.*?)\n=", done.stdout, re.DOTALL)
+    _, *lines = message.splitlines()
+    assert len(lines) == len(LEFT), message
+    for _, pattern in LEFT.values():
+        assert any(re.fullmatch(pattern, line) for line in lines), message
+
+
 LUCK = """
 from pathlib import Path
 import os

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import second_exercise
-from no_process_left import no_process_left
 
 from autograder.feedback import for_learner
 from autograder.judge import BrokenRubric, Judge
@@ -71,7 +70,7 @@ def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exerc
 
 
 def judged(exercise: catalogue.Exercise, source: str) -> Report:
-    with no_process_left(), Judge(Sandbox(processes=100), timeout=2.0) as judge:
+    with Judge(Sandbox(processes=100), timeout=2.0) as judge:
         return judge.judge(exercise, source)
 
 
