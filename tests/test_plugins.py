@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "tests/plugins")}
 
 
 def run(
@@ -25,7 +27,7 @@ def run(
     (folder / f"test_{folder.name}.py").write_text(f"import pytest\n{source}\ndef test_other():\n    pass\n")
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(folder), f"--rootdir={top}"],
-        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "tests/plugins"), **environment},
+        env={**ENVIRONMENT, "TMPDIR": tempfile.gettempdir(), **environment},
         capture_output=True,
         text=True,
     )
@@ -226,6 +228,9 @@ def test_a_second_try_may_fail(tmp_path: Path) -> None:
     first, second = tries(tmp_path, REAL, BROKEN="yes")
     assert first.returncode == 0 and second.returncode == 1, first.stdout + second.stdout
     assert "1 failed" in second.stdout.splitlines()[-1] and "test_luck[a b]" in second.stdout
+    # nor has its module left nothing
+    for test in ("test_broken", "test_tear_down"):
+        assert re.search(rf"^did not pass alone either: \S*{test} ", second.stdout, re.MULTILINE), second.stdout
 
 
 def test_other_tests_have_none(tmp_path: Path) -> None:
@@ -243,7 +248,9 @@ def test_other_tests_have_none(tmp_path: Path) -> None:
 )
 def test_what_is_broken_is_not_luck(tmp_path: Path, source: str) -> None:
     options = ("-p", "xdist.plugin", "-n1", "--continue-on-collection-errors")
-    done = run(tmp_path / "tests" / "launch", source, *options, top=tmp_path, LAB_TEST_RUNS=str(tmp_path))
+    # a worker that crashes leaves its temporary files
+    environment = {"LAB_TEST_RUNS": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = run(tmp_path / "tests" / "launch", source, *options, top=tmp_path, **environment)
     assert done.returncode == 1, done.stdout
 
 
@@ -254,7 +261,7 @@ def until_failure(folder: Path, source: str, *options: str) -> subprocess.Popen[
     return subprocess.Popen(
         [sys.executable, str(ROOT / "tests/plugins/until_failure.py"), "test_module.py", *options],
         cwd=folder,
-        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "tests/plugins")},
+        env={**ENVIRONMENT, "TMPDIR": tempfile.gettempdir()},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -164,6 +164,9 @@ class SecondTry:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
         yield
         lucky = self._lucky()
+        for failure in self._failures:
+            if failure not in lucky:
+                terminalreporter.write_line(f"did not pass alone either: {failure.test} ({failure.phase})", red=True)
         if not lucky:
             return
         terminalreporter.section("failed, and passed alone: by luck", yellow=True)
