@@ -5,9 +5,11 @@ The hub says by environment variables where home and exchange are; all arguments
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -59,8 +61,12 @@ def main() -> None:
 
 
 def _enrolled(exchange: Path) -> Path:
-    """Write nbgrader's settings for a course; return their folder. exchange: the course's folder in the exchange."""
+    """Write nbgrader's settings for a course; return their folder, which is removed at exit.
+
+    exchange: the course's folder in the exchange.
+    """
     folder = Path(tempfile.mkdtemp(prefix="labkit-course-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "nbgrader_config.py").write_text(
         "c = get_config()\n"
         f"c.CourseDirectory.course_id = {exchange.name!r}\nc.Exchange.root = {str(exchange.parent)!r}\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -169,5 +171,6 @@ def config_of(config: Any) -> Any:
     if "RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ:
         return config.from_env()
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    store = f"file://{tempfile.mkdtemp()}/store"
-    return config(backend=backend, init_method=store, world_size=1, rank=0, local_rank=0)
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return config(backend=backend, init_method=f"file://{folder}/store", world_size=1, rank=0, local_rank=0)

@@ -57,26 +57,24 @@ def launched() -> dict[str, Any]:
             self.job = job
             return Run([RankResult(0, exit=self.exit)])
 
-    folder = tempfile.mkdtemp()
-    program = Path(folder) / "program.py"
-    program.write_text("print('trains')\n")
-    cluster: Any = Recorded()
-    config = ElasticConfig(program, 8, 2, 4, max_restarts=5, cluster=cluster, environment={"NAME": "value"})
-    training = ft.ElasticTraining(folder)
-    training.launch_elastic_training(config)
-    found = {
-        name: getattr(cluster.job, name)
-        for name in ("min_nnodes", "nnodes", "nproc_per_node", "max_restarts", "environment", "source", "hang_timeout")
-    }
-    found["environment"] = dict(found["environment"])
-    cluster.exit = -9
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program.py"
+        program.write_text("print('trains')\n")
+        cluster: Any = Recorded()
+        config = ElasticConfig(program, 8, 2, 4, max_restarts=5, cluster=cluster, environment={"NAME": "value"})
+        training = ft.ElasticTraining(folder)
         training.launch_elastic_training(config)
-        found["error"] = "none"
-    except NotImplementedError:
-        raise  # a part that is not written yet is no answer
-    except Exception as error:
-        found["error"] = type(error).__name__
+        shape = ("min_nnodes", "nnodes", "nproc_per_node", "max_restarts")
+        found = {name: getattr(cluster.job, name) for name in (*shape, "environment", "source", "hang_timeout")}
+        found["environment"] = dict(found["environment"])
+        cluster.exit = -9
+        try:
+            training.launch_elastic_training(config)
+            found["error"] = "none"
+        except NotImplementedError:
+            raise  # a part that is not written yet is no answer
+        except Exception as error:
+            found["error"] = type(error).__name__
     return found
 
 
