@@ -33,6 +33,16 @@ import os, sys, tempfile, multiprocessing.util, torch
 """
 
 
+# the others fail when rank 1 has ended: the diagnosis begins with what was first
+ENDS = """\
+import os, time
+os.kill(os.getpid(), 11) if os.environ["RANK"] == "1" else None
+while os.path.exists("/proc/{rank_1}"):
+    time.sleep(0.01)
+1 / 0
+"""
+
+
 def below(pid: int) -> dict[int, list[int]]:
     """The children of a process, with those that each has, as far as they have not ended."""
     children: dict[int, list[int]] = defaultdict(list)
@@ -149,7 +159,7 @@ def test_without_their_supervisor_they_end(rig: Rig) -> None:
 
 def test_errors_and_signals_are_those_of_any_rank(rig: Rig) -> None:
     _, spares = rig.waiting(3)
-    run = rig.run("import os\nos.kill(os.getpid(), 11) if os.environ['RANK'] == '1' else 1 / 0", 3)
+    run = rig.run(ENDS.format(rank_1=spares[1]), 3)
     assert [result.exit for result in run.ranks] == [1, -signal.SIGSEGV, 1]
     assert "SIGSEGV on rank 1 at <cell>, line 2" in run.diagnosis()
     _, spares = rig.waiting(3)
