@@ -22,7 +22,8 @@ import tempfile
 from labkit import Job, catalogue, virtual
 exercise = catalogue.find("monitoring")
 modules = {exercise.name: exercise.source("solution")[0]}
-folder = tempfile.mkdtemp()
+kept = tempfile.TemporaryDirectory()
+folder = kept.name
 """
 TRAINING = '''
 PROGRAM = """
