@@ -25,6 +25,8 @@ MARK = f"LAB_TESTS_{secrets.token_hex(8)}"
 SHARED_MEMORY = "/dev/shm"
 Socket = tuple[int, str]
 """PID and inode."""
+STAY = ("pytest-of-", "torchinductor_", "node-compile-cache")
+"""Beginnings of the names of temporary files that are for later processes: pytest's, torch's and Node's."""
 _LISTENING = "0A"
 _CLEAN_UP_AT_THE_END = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Commands of processes that last as long as the one that uses them."""
@@ -158,9 +160,9 @@ def listening(among: Iterable[Socket]) -> dict[Socket, int]:
 
 
 def files() -> set[str]:
-    """Return this process's temporary files, without those of pytest runs that tests start, and all shared memory."""
+    """Return this process's temporary files, but for those that `STAY`, and all shared memory."""
     folder = tempfile.gettempdir()
-    found = {f"{folder}/{name}" for name in os.listdir(folder) if not name.startswith("pytest-of-")}
+    found = {f"{folder}/{name}" for name in os.listdir(folder) if not name.startswith(STAY)}
     with suppress(OSError):
         found |= {f"{SHARED_MEMORY}/{name}" for name in os.listdir(SHARED_MEMORY)}
     return found
