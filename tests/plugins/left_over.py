@@ -8,7 +8,6 @@ way. The forkservers that modules share stay, too, but nothing that they have fo
 from __future__ import annotations
 
 import gc
-import getpass
 import os
 import shutil
 import signal
@@ -126,7 +125,7 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(belongings.MARK, "1")
         # torch's compiled code, for all processes of this user
-        compiled = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+        compiled = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(compiled)))
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver import ForkServer, shared
 
 
 @pytest.fixture(scope="session")
-def forkserver() -> Iterator[ForkServer]:
-    started = ForkServer()
-    yield started
-    started.close()
+def forkserver() -> ForkServer:
+    return shared()
