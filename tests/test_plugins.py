@@ -91,8 +91,9 @@ def test_one_line_counts_what_was_skipped_for_want_of_packages_in_all_runs(tmp_p
 
 def test_slowest_sums_up_seconds_by_folder_over_all_runs(tmp_path: Path) -> None:
     sleeps = "import time\ndef test_sleeps():\n    time.sleep({})\n"
-    run(tmp_path / "first", sleeps.format(0.3), LAB_TEST_RUNS=str(tmp_path))
-    done = run(tmp_path / "last", sleeps.format(0.1), "--slowest", LAB_TEST_RUNS=str(tmp_path))
+    log = f"--outcomes={tmp_path / 'log'}"
+    run(tmp_path / "first", sleeps.format(0.3), log)
+    done = run(tmp_path / "last", sleeps.format(0.1), log, "--slowest")
     lines = done.stdout.splitlines()
     rows = [line.split() for line in lines if "::" in line]
     own = [f"test_{run}.py::test_{name}" for run in ("first", "last") for name in ("other", "sleeps")]

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from earlier_runs import without_group
 
 
 class Outcome(NamedTuple):
@@ -26,14 +26,20 @@ class Outcome(NamedTuple):
     seconds: float
 
 
+OUTCOMES = pytest.StashKey[list[Outcome]]()
+"""All outcomes of this run so far, after those that were in its file."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outcomes", type=Path, metavar="FILE", help="append the outcome of every test to this file")
     parser.addoption("--unless-in", type=Path, metavar="FILE", help="leave out tests that this file has as passed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (path := config.getoption("outcomes")) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Writer(path))
+    if not hasattr(config, "workerinput"):
+        writer = _Writer(config.getoption("outcomes"))
+        config.stash[OUTCOMES] = writer.outcomes
+        config.pluginmanager.register(writer)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -45,14 +51,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Writer:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
+        self.outcomes = load(path) if path else []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # xdist appends the group of a test to its id
-        test = re.sub(r"@[\w/]+(\.py)?$", "", report.nodeid)
-        with self._path.open("a") as file:
-            file.write(json.dumps(Outcome(test, report.when, report.outcome, round(report.duration, 3))) + "\n")
+        one = Outcome(without_group(report.nodeid), report.when or "", report.outcome, round(report.duration, 3))
+        self.outcomes.append(one)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(one) + "\n")
 
 
 def load(path: Path) -> list[Outcome]:

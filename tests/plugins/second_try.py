@@ -14,32 +14,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
+import tiers
 from earlier_runs import FOLDER, EarlierRuns, without_group
 
-REAL_PROCESSES = (
-    "autograder/tests",
-    "tests/autograder",
-    "tests/bench",
-    "tests/benchmarks",
-    "tests/clusters/agent",
-    "tests/clusters/elastic",
-    "tests/clusters/forkserver",
-    "tests/clusters/kubernetes",
-    "tests/clusters/live",
-    "tests/clusters/local",
-    "tests/clusters/slurm",
-    "tests/dashboard",
-    "tests/launch",
-    "tests/notebook",
-    "tests/zygote",
-)
-"""Folders whose tests start processes, beside which the machine's load counts."""
 PHASES = ("setup", "call", "teardown")
-
-
-def uses_real_processes(nodeid: str) -> bool:
-    """Whether load can make this test fail: neither tests in this process nor virtual ranks depend on it."""
-    return nodeid.startswith(tuple(f"{folder}/" for folder in REAL_PROCESSES))
 
 
 @dataclass(frozen=True)
@@ -58,7 +36,7 @@ class Failure:
     @property
     def may_be_luck(self) -> bool:
         """Whether it has a second try."""
-        return self.phase in PHASES and uses_real_processes(self.test)
+        return self.phase in PHASES and bool(tiers.real_kind(self.test))
 
 
 def all_may_be_luck(status: int, failed: int, failures: Sequence[Failure]) -> bool:

@@ -5,6 +5,8 @@
 ./lab test --merge               what CI runs: quick, one real run of each kind, and what the change reaches
 ./lab test --all [--shard 2/4]   also the exhaustive tests; a shard that was stopped goes on where it was
 ./lab test --list                prints what --merge chooses, and why
+./lab test --list-bare           the tests for a machine with Python alone; with --merge, those of that tier
+./lab test --until-failure TEST [--busy 8]   again and again, beside eight busy processes
 ./lab test PYTEST_ARGUMENTS      pytest alone, with those arguments
 """
 
@@ -27,6 +29,7 @@ from sources import Sources
 from steps import Steps
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+UNTIL_FAILURE = ROOT / "tests/plugins/until_failure.py"
 SHARDS = ROOT / ".labkit/shards"
 """Outcomes of shards that have begun, a file each; to go on elsewhere, copy the file."""
 
@@ -40,6 +43,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--list-bare", action="store_true")
     parser.add_argument("--slowest", action="store_true")
+    if arguments[:1] == ["--until-failure"]:
+        os.execvp("python", ["python", str(UNTIL_FAILURE), *arguments[1:]])
     options, rest = parser.parse_known_args(arguments)
     os.chdir(ROOT)
     if rest:
@@ -62,7 +67,7 @@ def main(arguments: list[str]) -> int:
             return 1
         if chosen.tier == "default" and commit is not None and commit == checkout.commit():
             minutes = (time.monotonic() - began) / 60
-            last_pass.report(commit, minutes, steps.workers, outcome_log.load(results), ()).save(ROOT)
+            last_pass.report(commit, minutes, steps.workers, outcome_log.load(results), steps.second_tries()).save(ROOT)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -37,9 +38,9 @@ class Steps:
         self._options = options
         self._outcomes = outcomes
         self._failed: list[str] = []
-        runs = scratch / "runs"
-        runs.mkdir()
-        self._environment = {**os.environ, "LAB_TEST_RUNS": str(runs)}
+        self._runs = scratch / "runs"
+        self._runs.mkdir()
+        self._environment = {**os.environ, "LAB_TEST_RUNS": str(self._runs)}
         # no more than there are cores: what tests of real processes wait for would wait for a core, too
         self.workers = int(os.environ.get("LAB_WORKERS") or len(os.sched_getaffinity(0)))
 
@@ -80,6 +81,17 @@ class Steps:
         # only their files: to collect all tests takes longer than to run some of these
         alone = [path for path in tests if "mark.alone" in (self._root / path).read_text()]
         self._pytest("tests that run alone", ["-m", self._marked("alone"), *self._options, *alone])
+        if self._rows("failures"):
+            self._pytest("second tries", ["--second-try", *self._options])
+
+    def second_tries(self) -> list[str]:
+        """Node ids of the tests that passed only at their second try."""
+        return [row["test"] for row in self._rows("lucky")]
+
+    def _rows(self, name: str) -> list[dict[str, str]]:
+        """What the pytest runs have kept under this name, see tests/plugins/earlier_runs.py."""
+        path = self._runs / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     @property
     def _side_by_side(self) -> list[str]:
