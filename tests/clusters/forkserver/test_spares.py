@@ -67,6 +67,11 @@ class Rig:
     def run(self, source: str, count: int) -> Run:
         return local(nproc_per_node=count, forkserver=self.forkserver).run(Job(source=source))
 
+    def prepared(self, count: int) -> tuple[int, list[int]]:
+        """The same as `waiting`, whatever ran before."""
+        local(nproc_per_node=count, forkserver=self.forkserver).prepare()
+        return self.waiting(count)
+
     def waiting(self, count: int) -> tuple[int, list[int]]:
         """Wait until there are so many spares: their supervisor's pid, and theirs."""
         found = self.until(lambda found: [len(pids) for pids in found.values()] == [count])
@@ -105,7 +110,7 @@ def rig() -> Iterator[Rig]:
 def test_they_serve_the_next_run_with_what_is_so_at_its_start(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor, spares = rig.waiting(2)
+    supervisor, spares = rig.prepared(2)
     monkeypatch.setenv("LAB_SPARE_TEST", "set later")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -130,7 +135,7 @@ def test_they_serve_the_next_run_with_what_is_so_at_its_start(
 
 
 def test_a_run_of_another_shape_has_processes_of_its_own(rig: Rig) -> None:
-    _, spares = rig.waiting(2)
+    _, spares = rig.prepared(2)
     run = rig.run(WHAT_IT_HAS, 3).raise_if_failed()
     assert not {value["pid"] for value in run.values} & set(spares)
     _, spares = rig.waiting(3)  # and those of the former shape are gone
@@ -142,7 +147,7 @@ def test_a_run_of_another_shape_has_processes_of_its_own(rig: Rig) -> None:
 
 
 def test_one_that_was_killed_is_replaced(rig: Rig) -> None:
-    _, spares = rig.waiting(3)
+    _, spares = rig.prepared(3)
     rig.kill(spares[1])
     run = rig.run(WHAT_IT_HAS, 3).raise_if_failed()
     first, second, third = (value["pid"] for value in run.values)
@@ -150,7 +155,7 @@ def test_one_that_was_killed_is_replaced(rig: Rig) -> None:
 
 
 def test_without_their_supervisor_they_end(rig: Rig) -> None:
-    supervisor, spares = rig.waiting(3)
+    supervisor, spares = rig.prepared(3)
     rig.kill(supervisor)
     run = rig.run(WHAT_IT_HAS, 3).raise_if_failed()
     assert not {value["pid"] for value in run.values} & set(spares)
@@ -158,7 +163,7 @@ def test_without_their_supervisor_they_end(rig: Rig) -> None:
 
 
 def test_errors_and_signals_are_those_of_any_rank(rig: Rig) -> None:
-    _, spares = rig.waiting(3)
+    _, spares = rig.prepared(3)
     run = rig.run(ENDS.format(rank_1=spares[1]), 3)
     assert [result.exit for result in run.ranks] == [1, -signal.SIGSEGV, 1]
     assert "SIGSEGV on rank 1 at <cell>, line 2" in run.diagnosis()
@@ -171,7 +176,7 @@ def test_errors_and_signals_are_those_of_any_rank(rig: Rig) -> None:
 
 
 def test_none_are_forked_while_a_run_is_under_way(rig: Rig, tmp_path: Path) -> None:
-    _, spares = rig.waiting(3)
+    _, spares = rig.prepared(3)
     source = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'end')!r}):\n    time.sleep(0.05)"
     run = threading.Thread(target=rig.run, args=(source, 3))
     run.start()
