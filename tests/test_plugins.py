@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import second_try
 from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,6 +224,13 @@ def test_a_test_of_real_processes_has_a_second_try(tmp_path: Path) -> None:
         assert re.search(rf"\./lab test --until-failure \S*{re.escape(test)}\S* --busy 8", table)
     assert "the first try of lucka b" in table and "commit" in table
     assert len((tmp_path / "runs" / "lucky").read_text().splitlines()) == 3
+
+
+def test_the_second_try_has_what_a_test_builds_on() -> None:
+    ran = ["a.ipynb::Cell 0", "a.ipynb::Cell 1", "b.ipynb::Cell 0", "test_a.py::test_one", "test_a.py::test_two"]
+    assert second_try.together("a.ipynb::Cell 1", "call", ran) == ran[:2]
+    assert second_try.together("test_a.py::test_two", "call", ran) == ran[4:]
+    assert second_try.together("test_a.py::test_two", "teardown", ran) == ran[3:]
 
 
 def test_a_second_try_may_fail(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class Failure:
     """pytest's text about it, with what was captured."""
     commit: str
     again: list[str] = field(default_factory=list)
-    """What to run once more: the test, or its module, of which any test may be the reason that a tear-down fails."""
+    """What to run once more."""
 
     @property
     def may_be_luck(self) -> bool:
@@ -87,13 +87,12 @@ class FirstTry:
         if report.failed:
             captured = [f"--- {title} ---\n{text}" for title, text in report.sections]
             output = "\n".join([report.longreprtext, *captured])
-            self._failures.append(Failure(test, report.when or "", output, self._commit, [test]))
+            self._failures.append(Failure(test, report.when or "", output, self._commit))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         for failure in self._failures:
-            if failure.phase == "teardown":
-                failure.again[:] = [test for test in self._ran if module(test) == module(failure.test)]
+            failure.again[:] = together(failure.test, failure.phase, self._ran)
         EarlierRuns("failures").joined_by([asdict(failure) for failure in self._failures if failure.may_be_luck])
         if all_may_be_luck(exitstatus, session.testsfailed, self._failures):
             session.exitstatus = pytest.ExitCode.OK
@@ -158,6 +157,12 @@ class SecondTry:
             terminalreporter.write_line(f"./lab test --until-failure {shlex.quote(test)} --busy 8")
 
 
-def module(test: str) -> str:
-    """Return the path of a test's module."""
-    return test.partition("::")[0]
+def together(test: str, phase: str, ran: Iterable[str]) -> list[str]:
+    """Return the tests to run once more for one that has failed: itself, or all of its module that are in `ran`.
+
+    A tear-down may fail by what another test of the module has left, and cells of a notebook build on those before.
+    """
+    file = test.partition("::")[0]
+    if phase != "teardown" and not file.endswith(".ipynb"):
+        return [test]
+    return [other for other in ran if other.partition("::")[0] == file]
