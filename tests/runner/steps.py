@@ -18,8 +18,7 @@ CHECKS = {
     "imports point downwards": ["lint-imports", "--no-logo"],
     "labkit sync": ["labkit", "sync", "--check"],
 }
-NBVAL = ["--dist", "loadscope", "--no-loadscope-reorder", "--nbval", "--nbval-current-env"]
-NBVAL += ["--nbval-sanitize-with", "tests/nbval.cfg"]
+NBVAL = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", "tests/nbval.cfg"]
 # a limit ends a cell that hangs, and is below that of pytest-timeout, whose message would not name the cell
 NBVAL += ["--nbval-cell-timeout", "800"]
 
@@ -71,9 +70,9 @@ class Steps:
         if notebooks := self._plan.notebooks:
             # notebooks save modules; those of whoever runs the tests stay as they are. Side by side, a notebook may
             # come before the one that writes what it builds on
-            workspace = self._scratch / "workspace"
-            shutil.copytree("solutions", workspace)
-            self._pytest("notebooks", [*NBVAL, *self._side_by_side, *notebooks], LABKIT_WORKSPACE=str(workspace))
+            shutil.copytree("solutions", self._scratch / "workspace")
+            in_order = ["--dist", "loadscope", "--no-loadscope-reorder"]
+            self._pytest("notebooks", [*NBVAL, *self._side_by_side, *in_order, *notebooks], **self._workspace)
 
     def _tests(self) -> None:
         tests = self._plan.tests
@@ -82,7 +81,7 @@ class Steps:
         alone = [path for path in tests if "mark.alone" in (self._root / path).read_text()]
         self._pytest("tests that run alone", ["-m", self._marked("alone"), *self._options, *alone])
         if self._rows("failures"):
-            self._pytest("second tries", ["--second-try", *self._options])
+            self._pytest("second tries", ["--second-try", *NBVAL, *self._options], **self._workspace)
 
     def second_tries(self) -> list[str]:
         """Node ids of the tests that passed only at their second try."""
@@ -92,6 +91,11 @@ class Steps:
         """What the pytest runs have kept under this name, see tests/plugins/earlier_runs.py."""
         path = self._runs / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def _workspace(self) -> dict[str, str]:
+        """Where notebooks save modules; tests have workspaces of their own."""
+        return {"LABKIT_WORKSPACE": str(self._scratch / "workspace")}
 
     @property
     def _side_by_side(self) -> list[str]:
