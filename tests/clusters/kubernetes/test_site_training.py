@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -22,9 +22,10 @@ SAVE_EVERY = 15
 def test_a_deleted_pod_comes_back_with_its_volume_and_training_resumes(standin: StandInCluster, tmp_path: Path) -> None:
     needs_kubectl()
     standin.kubelet.images[IMAGE] = 1000
+    output = functools.partial(_output, standin)
     _kubectl(standin, "apply", "--validate=false", "-k", str(_overlay(tmp_path / "overlay")))
 
-    _wait(lambda: _steps(standin) and _steps(standin)[-1][0] >= SAVE_EVERY + 5, standin)
+    wait_until(lambda: _steps(standin) and _steps(standin)[-1][0] >= SAVE_EVERY + 5, output)
     first, before = standin.kubelet.running(1), len(_starts(standin))
     _kubectl(standin, "delete", "pod", "training-1", "--wait=false")
 
@@ -32,8 +33,8 @@ def test_a_deleted_pod_comes_back_with_its_volume_and_training_resumes(standin: 
         pod = standin.store.get("pods", "lab", "training-1")
         return pod is not None and pod["metadata"]["uid"] != first.pod["metadata"]["uid"]
 
-    _wait(is_replaced, standin)
-    _wait(lambda: len(_starts(standin)) > before and _steps(standin)[-1][0] > _starts(standin)[-1] + 5, standin)
+    wait_until(is_replaced, output)
+    wait_until(lambda: len(_starts(standin)) > before and _steps(standin)[-1][0] > _starts(standin)[-1] + 5, output)
 
     claims = sorted(claim["metadata"]["name"] for claim in standin.store.list("persistentvolumeclaims"))
     assert claims == ["checkpoints-training-0", "checkpoints-training-1"]
@@ -82,7 +83,3 @@ def _starts(standin: StandInCluster) -> list[int]:
 
 def _steps(standin: StandInCluster) -> list[tuple[int, str]]:
     return [(int(step), loss) for step, loss in re.findall(r"step (\d+) loss (\S+)", _output(standin))]
-
-
-def _wait(reached: Callable[[], object], standin: StandInCluster) -> None:
-    wait_until(reached, lambda: _output(standin))
