@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -128,12 +128,17 @@ def jupyter_server(root: Path, workspace: Path, runtime: Path) -> Iterator[reque
         server = subprocess.Popen(command, env=environment, cwd=root, stdout=output, stderr=output)
 
     def url() -> str:
+        """Its address, once it answers there."""
         assert server.poll() is None, log.read_text()
-        # written when the server listens; `jpserver-ID-open.html` is beside it
-        return "".join(json.loads(file.read_text())["url"] for file in runtime.glob("jpserver-*.json"))
+        for file in runtime.glob("jpserver-*.json"):
+            with suppress(requests.ConnectionError, json.JSONDecodeError):  # it does not listen yet, or writes the file
+                found: str = json.loads(file.read_text())["url"].rstrip("/")
+                requests.get(f"{found}/api", timeout=BROKEN_SECONDS).raise_for_status()
+                return found
+        return ""
 
     try:
-        with Session(wait_until(url, log.read_text).rstrip("/")) as session:
+        with Session(wait_until(url, log.read_text)) as session:
             yield session
     finally:
         server.terminate()
