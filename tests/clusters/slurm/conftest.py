@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 from slurm_rig import SlurmRig  # beside this file
 from system_packages import needs_packages
+from waiting import BROKEN_SECONDS
+
+from labkit.clusters.agent import open_connection
+from labkit.clusters.slurm import held_nodes
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +31,8 @@ def rig(running_rig: SlurmRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slur
         monkeypatch.delenv(name)
     for name, value in running_rig.environment.items():
         monkeypatch.setenv(name, value)
+    patient = functools.partial(open_connection, seconds=BROKEN_SECONDS)
+    monkeypatch.setattr(held_nodes, "open_connection", patient)
     yield running_rig
     left = running_rig.jobs()
     running_rig.clear()
