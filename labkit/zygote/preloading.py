@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jupyter_core.paths import jupyter_config_path
 from jupyter_server.extension.config import ExtensionConfigManager
@@ -48,8 +48,15 @@ _OF_RANKS = ("labkit.clusters.forkserver.server",)
 
 def load() -> None:
     """Import everything. Afterwards there is still one thread."""
+    for module in (*_of_extensions(), *_OF_SERVERS):
+        importlib.import_module(module)
+    load_for_kernels()
+
+
+def load_for_kernels(more: Sequence[str] = ()) -> None:
+    """Import what kernels and their ranks use, and the modules `more`. Afterwards there is still one thread."""
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger would warn of Python's own frozen modules
-    for module in (*_of_extensions(), *_OF_SERVERS, *_OF_KERNELS, *_OF_RANKS, *early_imports.MODULES):
+    for module in (*_OF_KERNELS, *_OF_RANKS, *early_imports.MODULES, *more):
         importlib.import_module(module)
     prefork_warmup.warm_up_groups()
     kernel.remember_modules()

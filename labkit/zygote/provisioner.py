@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from labkit.zygote import client, kernel
+from labkit.zygote import ADDRESS, client, kernel
 from labkit.zygote.request import Request
 
 PROVISIONER = "labkit-zygote"
@@ -17,7 +17,7 @@ PROVISIONER = "labkit-zygote"
 
 
 class ForkedKernel(LocalProvisioner):
-    """Forks Python's kernels, and starts all others as programs."""
+    """Forks Python's kernels from the zygote that their environment names, and starts all others as programs."""
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Launch a kernel."""
@@ -28,7 +28,7 @@ class ForkedKernel(LocalProvisioner):
         asked = Request("labkit.zygote.kernel:main", cmd[3:], environment, str(folder), kernel.NAME)
         try:
             with open(os.devnull, "rb") as nothing:
-                process = client.fork(asked, [nothing.fileno(), 1, 2])
+                process = client.fork(asked, [nothing.fileno(), 1, 2], environment.get(ADDRESS, ""))
         except (client.NoZygote, ValueError) as problem:
             self.log.warning("The kernel is started as a program: %s", problem)
             return await super().launch_kernel(cmd, **kwargs)

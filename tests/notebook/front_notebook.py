@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from in_browser import ended, ready, start
+from in_browser import ended, ready, start, wait_for_focus
 from nbformat.reader import NotJSONError
 from nbformat.v4 import new_code_cell
 from playwright.sync_api import Locator, Page, expect
+from waiting import wait_until
 
 
 class FrontNotebook:
@@ -23,11 +24,14 @@ class FrontNotebook:
         ready(page)
         self.cells = self._cells_of(file)
 
-    def _cells_of(self, file: Path) -> list[Any]:
-        while True:
-            with suppress(NotJSONError):
+    @staticmethod
+    def _cells_of(file: Path) -> list[Any]:
+        def read() -> list[Any]:
+            with suppress(NotJSONError):  # JupyterLab is saving it: empty at first
                 return nbformat.read(file, as_version=4).cells  # type: ignore[no-any-return]
-            self.page.wait_for_timeout(200)  # JupyterLab is saving it: empty at first
+            return []
+
+        return wait_until(read)
 
     def cell(self, number: int) -> Locator:
         return self.root.locator(f'.jp-Cell[data-windowed-list-index="{number}"]')
@@ -46,7 +50,7 @@ class FrontNotebook:
         cell = self.cell(number)
         expect(cell).to_have_class(re.compile(r"\bjp-mod-active\b"))
         if self.cells[number].cell_type == "code":
-            start(self.page, cell, lambda: self.select(number))
+            start(cell, lambda: self.select(number))
             ended(cell)
         elif number + 1 < len(self.cells):
             self.select(number + 1)
@@ -65,6 +69,7 @@ class FrontNotebook:
 
     def select(self, number: int) -> None:
         """Go to a cell with the arrow keys."""
+        wait_for_focus(self.root)
         self.page.keyboard.press("Escape")
         active = self.root.locator(".jp-Notebook-cell.jp-mod-active")
         for _ in range(1_000):
@@ -73,8 +78,7 @@ class FrontNotebook:
             if int(at) == number:
                 return
             self.page.keyboard.press("ArrowDown" if number > int(at) else "ArrowUp")
-            with suppress(AssertionError):  # JupyterLab shows a notebook before it accepts keys
-                expect(active).not_to_have_attribute("data-windowed-list-index", at, timeout=6_000)
+            expect(active).not_to_have_attribute("data-windowed-list-index", at)
         raise AssertionError(f"the arrow keys do not lead to cell {number}")
 
     def reach(self, number: int, control: Locator) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from in_browser import ended, opened, run
+from in_browser import ended, opened, ready, run
 from nbformat import NotebookNode
 from nbformat.reader import NotJSONError
 from playwright.sync_api import Page, expect
+from waiting import wait_until
 
 CELLS = [
     "%load_ext labkit\n%cluster local --nproc-per-node 2",
@@ -62,11 +63,11 @@ def saved_outputs(cell: int) -> list[NotebookNode]:
 def test_a_page_that_is_opened_again_shows_the_run_and_what_it_left(page: Page) -> None:
     cell = run(page, 3)
     expect(cell.locator(".lines")).to_contain_text("step 3")
-    while not saved_outputs(3):
-        page.wait_for_timeout(100)  # JupyterLab saves the file at some later time
+    wait_until(lambda: saved_outputs(3))  # JupyterLab saves the file at some later time
     address = page.url.split("?")[0]
+    kernels = f"{address.partition('/lab')[0]}/api/kernels"
     page.goto("about:blank")
-    page.wait_for_timeout(1000)
+    wait_until(lambda: all(kernel["connections"] == 0 for kernel in page.request.get(kernels).json()))
     page.goto(address)
     cell = page.locator(".jp-CodeCell").nth(3)
     # the job has continued, visibly
@@ -113,3 +114,4 @@ def test_when_the_kernel_ends_in_the_midst_the_page_and_the_notebook_say_so(page
         re.compile(r"The kernel has ended, and the ranks with it; their output is in workspace/logs/\d{4}")
     )
     expect(cell.get_by_role("button", name="Stop")).to_have_count(0)
+    ready(page)  # a server that is asked to end while a kernel restarts waits for it

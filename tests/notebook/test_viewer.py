@@ -106,7 +106,6 @@ def test_a_reader_zooms_moves_and_points(page: Page) -> None:
 
     # the wheel zooms around the pointer: the time under it stays there
     shown.point(0.25, 300)
-    page.wait_for_timeout(600)  # longer than the gesture that brought the viewer here
     for _ in range(7):
         page.mouse.wheel(0, -200)
     shown.until("data.to - data.from < 0.002")
