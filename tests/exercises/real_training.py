@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, local
 
@@ -136,5 +137,7 @@ def bigrams() -> float:
 
 
 def _only_value(source: str) -> float:
-    (value,) = local(nproc_per_node=1).run(Job(source=source, timeout=300, trace=False)).raise_if_failed().values
+    (value,) = (
+        local(nproc_per_node=1).run(Job(source=source, timeout=BROKEN_SECONDS, trace=False)).raise_if_failed().values
+    )
     return float(value)

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.exercises import load
@@ -67,7 +68,9 @@ ERRORS = st.sampled_from(
 
 
 def sizes(limits: list[int], backend: str, error: str) -> Job:
-    return Job(source=SIZES.format(limits=limits, backend=backend, error=error), modules=MODULES, timeout=60)
+    return Job(
+        source=SIZES.format(limits=limits, backend=backend, error=error), modules=MODULES, timeout=BROKEN_SECONDS
+    )
 
 
 @settings(max_examples=4)

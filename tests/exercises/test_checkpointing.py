@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, catalogue, local, virtual
 from labkit.parallel.checkpointing import FsspecStorage, LocalStorage
@@ -79,7 +80,7 @@ def trained(ranks: int, folder: str, *, real: bool = False, **how: Any) -> list[
     how = {"kind": "plain", "form": "sharded", "resume": False, "dropout": 0.0, "behind": False, **how}
     cluster = local(nproc_per_node=ranks) if real else virtual(nproc_per_node=ranks)
     source = TRAINING.format(folder=folder, **how)
-    values = cluster.run(Job(source=source, modules=MODULES, timeout=300)).raise_if_failed().values
+    values = cluster.run(Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed().values
     assert all(value == values[0] for value in values)
     return list(values[0])  # type: ignore[call-overload]
 
@@ -145,7 +146,7 @@ results
 
 def saved(ranks: int, folder: str, body: str, **how: Any) -> Run:
     source = SAVING.format(folder=folder, body=body)
-    return virtual(nproc_per_node=ranks, **how).run(Job(source=source, modules=MODULES, timeout=300))
+    return virtual(nproc_per_node=ranks, **how).run(Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS))
 
 
 def test_object_stores_and_files_have_the_same_checkpoints(tmp_path: Path) -> None:

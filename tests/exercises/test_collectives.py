@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, virtual
 
@@ -51,7 +52,11 @@ def test_the_solution_equals_the_library(
     world_size: int, root: int, shape: tuple[int, ...], dtype: str, op: str, seed: int
 ) -> None:
     cell = BESIDE_THE_LIBRARY.format(root=root % world_size, shape=shape, dtype=dtype, op=op, seed=seed)
-    run = virtual(nproc_per_node=world_size).run(Job(source=cell, modules=MODULES, timeout=300)).raise_if_failed()
+    run = (
+        virtual(nproc_per_node=world_size)
+        .run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
+        .raise_if_failed()
+    )
     assert all(all(found) for found in run.values), run.values
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.torch_versions.attention import attention_backward, attention_forward
@@ -56,14 +57,14 @@ CLOSE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 0.03}
 )
 def test_the_solution_equals_one_process(world_size: int, dtype: str, **how: object) -> None:
     cell = BESIDE_ONE_PROCESS.format(dtype=dtype, **how)
-    run = virtual(nproc_per_node=world_size).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = virtual(nproc_per_node=world_size).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert max(run.raise_if_failed().values) < CLOSE[dtype]
 
 
 def test_local_ranks_compute_the_same() -> None:
     how = {"batch": 1, "heads": 1, "tokens": 6, "width": 8, "dtype": "float32", "causal": True, "seed": 0}
     cell = BESIDE_ONE_PROCESS.format(backend="gloo", **how)
-    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert max(run.raise_if_failed().values) < CLOSE["float32"]
 
 
@@ -80,7 +81,7 @@ cp.ring_attention(q, k, v).shape, labkit.max_memory_allocated() / q.nbytes
 
 
 def test_a_million_tokens_fit() -> None:
-    run = virtual("dgx-h100", nnodes=1, fake=True).run(Job(source=MILLION, modules=MODULES, timeout=300))
+    run = virtual("dgx-h100", nnodes=1, fake=True).run(Job(source=MILLION, modules=MODULES, timeout=BROKEN_SECONDS))
     for shape, tensors in run.raise_if_failed().values:
         assert shape == torch.Size([1, 4, 2**17, 128])
         # q, k, v, two blocks in transit, the result in float32 twice and in bfloat16; the scores would be 65,536

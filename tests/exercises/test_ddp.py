@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_training import ACCURACY, DIGITS, MORE_RANKS, TEXT, alone, bigrams
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, catalogue, local, virtual
 
@@ -79,7 +80,7 @@ def test_gradients_and_buffers_are_those_of_torchs(
     skipped = data.draw(st.lists(subsets, min_size=world_size, max_size=world_size))
     options = {"gradient_as_bucket_view": view, "find_unused_parameters": any(skipped)}
     source = f"LAYERS, CAP, CLEAR, SKIPPED, OPTIONS = {layers}, {cap}, {clear}, {skipped}, {options}\n"
-    job = Job(source=source + HEAD + GRADIENTS, modules=MODULES, timeout=120)
+    job = Job(source=source + HEAD + GRADIENTS, modules=MODULES, timeout=BROKEN_SECONDS)
     virtual(nproc_per_node=world_size).run(job).raise_if_failed()
 
 
@@ -101,7 +102,8 @@ seconds
 
 def backward(mine: bool, samples: int, **cluster: object) -> Run:
     source = f"MINE, SAMPLES = {mine}, {samples}\n{HEAD}{STEP}"
-    return virtual(fake=True, **cluster).run(Job(source=source, modules=MODULES, timeout=120)).raise_if_failed()  # type: ignore[arg-type]
+    job = Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS)
+    return virtual(fake=True, **cluster).run(job).raise_if_failed()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ all(torch.equal(a.grad, b.grad) for a, b in zip(*(model.parameters() for model i
 
 def test_torchs_own_communication_hook_works() -> None:
     for make in (virtual, local):
-        run = make(nproc_per_node=2).run(Job(source=HEAD + HOOKED, modules=MODULES, timeout=120))
+        run = make(nproc_per_node=2).run(Job(source=HEAD + HOOKED, modules=MODULES, timeout=BROKEN_SECONDS))
         assert run.raise_if_failed().values == [True, True]
 
 
@@ -154,7 +156,7 @@ second(torch.full((1, 2), rank + 1.0)).sum().backward()
 
 
 def test_a_wrapper_that_is_replaced_leaves_nothing_behind() -> None:
-    run = virtual(nproc_per_node=2).run(Job(source=HEAD + REPLACED, modules=MODULES, timeout=120))
+    run = virtual(nproc_per_node=2).run(Job(source=HEAD + REPLACED, modules=MODULES, timeout=BROKEN_SECONDS))
     assert run.raise_if_failed().values == [[True, [1.0, 1.0], [1.5, 1.5]]] * 2
 
 
@@ -175,7 +177,7 @@ result(model)
 
 
 def trained(program: str, ranks: int) -> list[float]:
-    job = Job(source=program + TRAINING, modules=MODULES, timeout=300, trace=False)
+    job = Job(source=program + TRAINING, modules=MODULES, timeout=BROKEN_SECONDS, trace=False)
     return list(local(nproc_per_node=ranks).run(job).raise_if_failed().values)
 
 

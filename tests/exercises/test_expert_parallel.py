@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 
@@ -88,14 +89,14 @@ CLOSE = {"float32": 1e-5, "float64": 1e-11, "bfloat16": 0.1}
 )
 def test_the_solution_equals_one_process(sizes: tuple[int, int], dtype: str, **how: object) -> None:
     cell = BESIDE_ONE_PROCESS.format(groups=sizes[1], dtype=dtype, **how)
-    run = virtual(nproc_per_node=sizes[0]).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = virtual(nproc_per_node=sizes[0]).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert max(run.raise_if_failed().values) < CLOSE[dtype]
 
 
 def test_local_ranks_compute_the_same() -> None:
     how = {"groups": 1, "each": 2, "top_k": 2, "factor": 1.0, "tokens": [5, 0, 7], "dtype": "float32", "seed": 0}
     cell = BESIDE_ONE_PROCESS.format(backend="gloo", **how)
-    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert max(run.raise_if_failed().values) < CLOSE["float32"]
 
 
@@ -124,7 +125,7 @@ out.shape == x.shape
 
 
 def test_counts_of_fake_ranks_are_declared() -> None:
-    run = virtual("dgx-h100", nnodes=6, fake=True).run(Job(source=MANY_RANKS, modules=MODULES, timeout=300))
+    run = virtual("dgx-h100", nnodes=6, fake=True).run(Job(source=MANY_RANKS, modules=MODULES, timeout=BROKEN_SECONDS))
     assert run.raise_if_failed().values == [True] * 48
     rows = [event.nbytes for event in run.trace.collectives(1) if event.operation == "all_to_all"][1:]
     assert rows[0] == 4 * 48 * 64 * 4  # dispatch: each of this rank's choices once

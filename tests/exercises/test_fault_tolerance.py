@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.clusters import Cluster
@@ -75,7 +76,9 @@ def solution() -> Any:
 
 
 def run(cluster: Cluster, folder: Path, **environment: str) -> Any:
-    job = Job(source=PROGRAM, modules=MODULES, environment={"FOLDER": str(folder), **environment}, timeout=120)
+    job = Job(
+        source=PROGRAM, modules=MODULES, environment={"FOLDER": str(folder), **environment}, timeout=BROKEN_SECONDS
+    )
     return cluster.run(job)
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, local, virtual
 from labkit.catalogue import Exercise
@@ -41,7 +42,7 @@ said.append(rank.flush())
 
 def accumulated(shares: list[list[int]], steps: int, seed: int, max_norm: float | None) -> list[Any]:
     cell = WINDOWS.format(shares=shares, steps=steps, seed=seed, max_norm=max_norm)
-    run = virtual(nproc_per_node=len(shares[0])).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = virtual(nproc_per_node=len(shares[0])).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     return run.raise_if_failed().values
 
 
@@ -109,7 +110,7 @@ for number in range(6):
 
 
 def test_full_windows_are_those_of_torchs_no_sync() -> None:
-    run = local(nproc_per_node=2).run(Job(source=BESIDE_DDP, modules=MODULES, timeout=300)).raise_if_failed()
+    run = local(nproc_per_node=2).run(Job(source=BESIDE_DDP, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
     for mine, theirs in run.values:
         for seen, wanted in zip(mine, theirs, strict=True):
             torch.testing.assert_close(seen, wanted)
@@ -137,5 +138,7 @@ weights
 
 
 def test_the_learning_rate_is_the_optimizers_and_a_schedule_goes_by_windows() -> None:
-    run = virtual(nproc_per_node=2).run(Job(source=SCHEDULED, modules=MODULES, timeout=300)).raise_if_failed()
+    run = (
+        virtual(nproc_per_node=2).run(Job(source=SCHEDULED, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
+    )
     assert run.values == [[0.0, -0.5, -0.75]] * 2

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_training import ACCURACY, DIGITS, MORE_RANKS, TEXT, alone, bigrams
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.parallel.gradient_compression import BucketRounds, Compressor, pack, unpack
@@ -51,7 +52,11 @@ def test_what_arrives_and_what_is_kept_is_what_was_given(
     compressor: str, world_size: int, shapes: list[list[int]], megabytes: float
 ) -> None:
     cell = CONSERVED.format(compressor=compressor, shapes=shapes, megabytes=megabytes)
-    run = virtual(nproc_per_node=world_size).run(Job(source=cell, modules=MODULES, timeout=300)).raise_if_failed()
+    run = (
+        virtual(nproc_per_node=world_size)
+        .run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
+        .raise_if_failed()
+    )
     for sent, arrived in run.values:
         for wanted, seen in zip(sent, arrived, strict=True):
             torch.testing.assert_close(seen, wanted, rtol=1e-4, atol=1e-5)
@@ -87,7 +92,7 @@ def trained(program: str, compressor: str, ranks: int, parallel: str = "Distribu
     """Return each rank's result. `parallel`: what wraps the model, an expression."""
     cell = program + TRAINED.format(compressor=compressor, parallel=parallel)
     built = {one.name: one.source("solution")[0] for one in (*DDP.builds_on, DDP)} if "ddp." in parallel else {}
-    job = Job(source=cell, modules={**MODULES, **built}, timeout=300, trace=False)
+    job = Job(source=cell, modules={**MODULES, **built}, timeout=BROKEN_SECONDS, trace=False)
     return [float(value) for value in local(nproc_per_node=ranks).run(job).raise_if_failed().values]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, virtual
 from labkit.exercises import load
@@ -68,7 +69,9 @@ def test_the_solution_equals_the_library(
         backend=backend, seed=seed, shape=shape, dtype=dtype_and_op[0], op=dtype_and_op[1], chunks=chunks, nodes=nodes,
         members=sorted(rank for node in nodes for rank in node),
     )  # fmt: skip
-    run = virtual(nproc_per_node=world_size).run(Job(source=cell, modules={EXERCISE.name: SOURCE}, timeout=300))
+    run = virtual(nproc_per_node=world_size).run(
+        Job(source=cell, modules={EXERCISE.name: SOURCE}, timeout=BROKEN_SECONDS)
+    )
     assert run.raise_if_failed().values == [[True, True]] * world_size
 
 
@@ -86,7 +89,9 @@ hierarchical_allreduce.hierarchical_all_reduce(tensor, nodes[rank // 2], places[
 
 
 def test_groups_of_equal_nodes_may_be_made_by_hand() -> None:
-    run = virtual(nproc_per_node=4).run(Job(source=GROUPS_MADE_BY_HAND, modules={EXERCISE.name: SOURCE}, timeout=60))
+    run = virtual(nproc_per_node=4).run(
+        Job(source=GROUPS_MADE_BY_HAND, modules={EXERCISE.name: SOURCE}, timeout=BROKEN_SECONDS)
+    )
     assert all(torch.equal(value, torch.full((5,), 1111 / 4)) for value in run.raise_if_failed().values)
 
 

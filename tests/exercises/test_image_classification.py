@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.checks.image_training import expected
@@ -33,7 +34,7 @@ def written(workspace: Path) -> None:
 
 def run(cluster: Cluster, source: str, *arguments: Any) -> list[Any]:
     """Return what each rank returns; `arguments` are its variable of that name."""
-    job = Job(source=f"arguments = {arguments!r}\n{source}", modules=MODULES, timeout=240)
+    job = Job(source=f"arguments = {arguments!r}\n{source}", modules=MODULES, timeout=BROKEN_SECONDS)
     return list(cluster.run(job).raise_if_failed().values)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.checks.llm_training import cluster_of, model_of, one_process, plan_of
@@ -40,7 +41,7 @@ def trained(plan: Any, backend: str) -> tuple[int, dict[int, float], float | Non
 
 
 def run(cluster: Cluster, plan: Any, backend: str = "gloo") -> list[Any]:
-    job = Job.calling(trained, plan, backend, modules=MODULES, timeout=240)
+    job = Job.calling(trained, plan, backend, modules=MODULES, timeout=BROKEN_SECONDS)
     return list(cluster.run(job).raise_if_failed().values)
 
 

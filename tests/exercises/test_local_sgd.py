@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 
@@ -108,14 +109,14 @@ CLOSE = {"float32": 1e-4, "float64": 1e-11, "bfloat16": 0.1}
 )
 def test_the_solution_equals_one_process(world_size: int, dtype: str, **how: object) -> None:
     cell = BESIDE_ONE_PROCESS.format(dtype=dtype, **how)
-    run = virtual(nproc_per_node=world_size).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = virtual(nproc_per_node=world_size).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert max(run.raise_if_failed().values) < CLOSE[dtype]
 
 
 def test_local_ranks_compute_the_same() -> None:
     how = {"period": 3, "warmup": 1, "steps": 6, "diloco": False, "optimizer": "adam", "dtype": "float32", "seed": 0}
     cell = BESIDE_ONE_PROCESS.format(backend="gloo", **how)
-    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert max(run.raise_if_failed().values) < CLOSE["float32"]
 
 
@@ -144,7 +145,7 @@ seconds
 
 def test_unequal_gpus_take_the_same_time_in_a_fake_run() -> None:
     cluster = virtual(nnodes=2, nproc_per_node=1, gpu="a100-80gb,v100-32gb", fake=True)
-    fast, slow = cluster.run(Job(source=FAKE, modules=MODULES, timeout=60)).raise_if_failed().values
+    fast, slow = cluster.run(Job(source=FAKE, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed().values
     assert slow[0] > 1.5 * fast[0]
     assert abs(slow[3] - fast[3]) < 0.05 * fast[3]
 
@@ -177,4 +178,4 @@ def test_no_other_split_is_faster(cases: list[tuple[list[float], int]]) -> None:
     header, body = BALANCE.split("\n\n\n", 1)
     loop = "\n".join(f"    {line}" for line in body.splitlines())
     cell = f"{header}\n\nfor speeds, batch in {cases}:\n{loop}\n"
-    virtual(nproc_per_node=1).run(Job(source=cell, modules=MODULES, timeout=60)).raise_if_failed()
+    virtual(nproc_per_node=1).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()

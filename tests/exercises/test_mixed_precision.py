@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, exercises, local, virtual
 from labkit.catalogue import Exercise
@@ -83,7 +84,7 @@ for step in range(16):
 
 
 def test_steps_are_those_of_gradscaler_and_ddp() -> None:
-    run = local(nproc_per_node=2).run(Job(source=BESIDE_DDP, modules=MODULES, timeout=300)).raise_if_failed()
+    run = local(nproc_per_node=2).run(Job(source=BESIDE_DDP, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
     for scales, mine, theirs in run.values:
         assert all(a == b for a, b in scales)
         assert len({a for a, _ in scales}) > 2, "it never overflowed, or never grew"
@@ -109,7 +110,7 @@ if rank == {odd}:
 def test_ranks_with_other_parameters_decide_alike() -> None:
     for odd, value, wanted in ((2, "float('nan')", True), (0, "float('-inf')", True), (1, "3e38", False)):
         cell = SHARDS.format(odd=odd, value=value)
-        run = virtual(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=300)).raise_if_failed()
+        run = virtual(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
         assert run.values == [[wanted]] * 3
 
 
@@ -129,6 +130,8 @@ sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_a_parameter_has_six_bytes_and_adam_eight() -> None:
-    run: Any = virtual(nproc_per_node=1).run(Job(source=MEMORY, modules=MODULES, timeout=300)).raise_if_failed()
+    run: Any = (
+        virtual(nproc_per_node=1).run(Job(source=MEMORY, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
+    )
     held = {what.value: nbytes / run.values[0] for what, nbytes in run.trace.peak_by_category(0).items()}
     assert 6 <= held["parameters"] < 6.5 and 8 <= held["optimizer state"] < 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 
@@ -32,7 +33,7 @@ assert len(set(plain)) == len(set(found)) == len(set(zip(plain, found)))
 @given(seed=st.integers(0, 2**31), length=st.integers(0, 6))
 def test_fingerprints_tell_apart_what_sha256_tells_apart(**how: int) -> None:
     cell = FINGERPRINTS.format(**how)
-    virtual(nproc_per_node=1).run(Job(source=cell, modules=MODULES, timeout=60)).raise_if_failed()
+    virtual(nproc_per_node=1).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
 
 
 # what is planted is given as numbers, so real processes must find it, too, however slow the machine is
@@ -76,13 +77,15 @@ def wanted(world_size: int) -> list[tuple[str, int, str]]:
     dtype=st.sampled_from(["float32", "float64", "bfloat16"]),
 )
 def test_planted_faults_are_named_on_all_virtual_ranks(world_size: int, **how: str) -> None:
-    run = virtual(nproc_per_node=world_size).run(Job(source=PLANTED.format(**how), modules=MODULES, timeout=60))
+    run = virtual(nproc_per_node=world_size).run(
+        Job(source=PLANTED.format(**how), modules=MODULES, timeout=BROKEN_SECONDS)
+    )
     assert run.raise_if_failed().values == [wanted(world_size)] * world_size
 
 
 def test_planted_faults_are_named_on_local_processes() -> None:
     cell = PLANTED.format(backend="gloo", dtype="float32")
-    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=300))
+    run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert run.raise_if_failed().values == [wanted(3)] * 3
 
 
@@ -104,5 +107,5 @@ for step in range(4):
 
 
 def test_a_monitor_watches_its_group_alone() -> None:
-    run = virtual(nproc_per_node=4).run(Job(source=GROUPS, modules=MODULES, timeout=60)).raise_if_failed()
+    run = virtual(nproc_per_node=4).run(Job(source=GROUPS, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
     assert run.values == [[], [("loss not finite", 1, 2)]] * 2

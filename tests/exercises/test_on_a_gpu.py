@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local
 
@@ -292,5 +293,5 @@ def test_solutions_send_through_nccl(program: str) -> None:
 
 def run(program: str, backend: str, ranks: int) -> None:
     given = f"BACKEND, DEVICE = {backend!r}, 'cuda'\n"
-    job = Job(source=given + HEAD + program, modules=MODULES, timeout=120)
+    job = Job(source=given + HEAD + program, modules=MODULES, timeout=BROKEN_SECONDS)
     local(ranks).run(job).raise_if_failed()

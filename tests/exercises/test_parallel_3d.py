@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
 from labkit.models.gpt import GPTConfig
@@ -67,7 +68,7 @@ def equal(cluster: object, mesh: tuple[int, int, int], backend: str = "gloo", **
         **how,
     }  # fmt: skip
     cell = TRAINED.format(mesh=mesh, sizes=SIZES, backend=backend, **options)
-    run = cluster.run(Job(source=cell, modules=MODULES, timeout=300)).raise_if_failed()  # type: ignore[attr-defined]
+    run = cluster.run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()  # type: ignore[attr-defined]
     dtype = getattr(torch, str(options["dtype"]))
     expected, wanted = one_process(int(str(options["samples"])), dtype)
     near = {"atol": 1e-9, "rtol": 1e-7} if dtype is torch.float64 else {"atol": 2e-3, "rtol": 2e-3}

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_training import ACCURACY, DIGITS, MORE_RANKS, TEXT, alone, bigrams
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, exercises, local, virtual
 from labkit.clusters.virtual import kill
@@ -94,7 +95,7 @@ else:
 def test_sync_trains_like_one_process(shares: list[list[int]], servers: int, backend: str, seed: int) -> None:
     def trained(ranks: int, servers: int) -> list[list[torch.Tensor]]:
         cell = f"SHARES, SERVERS, BACKEND, SEED = {shares}, {servers}, {backend!r}, {seed}\n{STEPS}"
-        job = Job(source=cell, modules=MODULES, timeout=300)
+        job = Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS)
         return virtual(nproc_per_node=ranks).run(job).raise_if_failed().values[servers:]
 
     (wanted,) = trained(1, 0)
@@ -127,7 +128,7 @@ result(model) if rank == 1 else None
 
 
 def learned(program: str, workers: int) -> float:
-    job = Job(source=program + LEARN, modules=MODULES, timeout=300, trace=False)
+    job = Job(source=program + LEARN, modules=MODULES, timeout=BROKEN_SECONDS, trace=False)
     return float(local(nproc_per_node=1 + workers).run(job).raise_if_failed().values[1])
 
 
@@ -170,7 +171,7 @@ found
 
 
 def test_wrong_arguments_are_named_before_any_message() -> None:
-    run = virtual(nproc_per_node=3).run(Job(source=MISUSE, modules=MODULES, timeout=60)).raise_if_failed()
+    run = virtual(nproc_per_node=3).run(Job(source=MISUSE, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
     names = ["mode", "staleness", "staleness", "num_servers", "num_servers", "parameters", "num_servers"]
     assert [message.split()[0].split("=")[0] for message in run.values[0]] == names
     assert not any(run.trace.messages_sent(rank) for rank in range(3))
@@ -200,14 +201,14 @@ weight[0].item()
 
 
 def test_a_worker_whose_process_ends_does_not_stop_the_others_on_real_processes() -> None:
-    job = Job(source=f"SERVERS, DIES = 1, 2\n{DEAD}", modules=MODULES, timeout=60, trace=False)
+    job = Job(source=f"SERVERS, DIES = 1, 2\n{DEAD}", modules=MODULES, timeout=BROKEN_SECONDS, trace=False)
     run = local(nproc_per_node=3).run(job)
     assert [run.ranks[rank].error for rank in (0, 1)] == [None, None]
     assert run.ranks[0].value == 8.0, "six pushes of the first worker, and two of the other one"
 
 
 def test_a_server_that_has_stopped_is_named() -> None:
-    job = Job(source=f"SERVERS, DIES = 2, None\n{DEAD}", modules=MODULES, timeout=60)
+    job = Job(source=f"SERVERS, DIES = 2, None\n{DEAD}", modules=MODULES, timeout=BROKEN_SECONDS)
     error = virtual(nproc_per_node=4, faults=[kill(1, at=2e-4)]).run(job).ranks[3].error
     assert error is not None
     assert (error.type, "server 1, rank 1, has stopped serving" in error.message) == ("ServerStopped", True)

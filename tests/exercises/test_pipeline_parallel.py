@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, exercises, virtual
 
@@ -92,12 +93,12 @@ def test_in_no_other_split_does_the_most_expensive_stage_cost_less(costs: list[i
 def test_gradients_are_those_of_one_process(world_size: int, name: str, microbatches: int, samples: int) -> None:
     chunks = 2 if name == "interleaved" else 1
     told = f"name, chunks, microbatches, samples = {name!r}, {chunks}, {microbatches}, {samples}\n"
-    run = virtual(nproc_per_node=world_size).run(Job(source=told + WHOLE, modules=MODULES, timeout=300))
+    run = virtual(nproc_per_node=world_size).run(Job(source=told + WHOLE, modules=MODULES, timeout=BROKEN_SECONDS))
     assert run.raise_if_failed().values == [True] * (world_size - 1) + [False]
 
 
 def test_beside_torch_s_pipelining() -> None:
-    virtual(nproc_per_node=3).run(Job(source=BESIDE, modules=MODULES, timeout=300)).raise_if_failed()
+    virtual(nproc_per_node=3).run(Job(source=BESIDE, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
 
 
 def test_a_stage_whose_inputs_do_not_matter_sends_zeros_back() -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, virtual
 from labkit.linux.free_port import free_port
@@ -41,7 +42,9 @@ wanted = math.fsum(v * w for v, w in gathered) / total if total else math.nan
 def test_means_are_those_of_gathered_objects(ranks: list[tuple[float, int]], backend: str) -> None:
     values, weights = [list(column) for column in zip(*ranks, strict=True)]
     cell = BESIDE_THE_LIBRARY.format(backend=backend, values=values, weights=weights)
-    run = virtual(nproc_per_node=len(ranks)).run(Job(source=cell, modules={EXERCISE.name: SOLUTION}, timeout=300))
+    run = virtual(nproc_per_node=len(ranks)).run(
+        Job(source=cell, modules={EXERCISE.name: SOLUTION}, timeout=BROKEN_SECONDS)
+    )
     for mean, wanted, same, total in run.raise_if_failed().values:
         if total:
             assert mean == pytest.approx(wanted, rel=1e-12, abs=1e-6) and same == pytest.approx(1)

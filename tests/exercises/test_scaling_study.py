@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, exercises, local, virtual
 from labkit.clusters.cluster import Cluster
@@ -44,7 +45,9 @@ assert benchmark.weak_scaling(sizes, 12) == weak and len(taken) == again and len
 @settings(max_examples=4)
 @given(world_size=st.integers(1, 4), backend=st.sampled_from(["gloo", "nccl"]))
 def test_studies_on_virtual_ranks_have_the_planted_times(world_size: int, backend: str) -> None:
-    run = virtual(nproc_per_node=world_size).run(Job(source=STUDY.format(backend=backend), modules=MODULES, timeout=60))
+    run = virtual(nproc_per_node=world_size).run(
+        Job(source=STUDY.format(backend=backend), modules=MODULES, timeout=BROKEN_SECONDS)
+    )
     sizes = range(1, world_size + 1)
     for points, _ in run.raise_if_failed().values:
         assert [point[:3] for point in points] == [
@@ -56,7 +59,7 @@ def test_studies_on_virtual_ranks_have_the_planted_times(world_size: int, backen
 
 
 def test_a_study_on_local_processes_takes_the_same_steps() -> None:
-    run = local(nproc_per_node=2).run(Job(source=STUDY.format(backend="gloo"), modules=MODULES, timeout=300))
+    run = local(nproc_per_node=2).run(Job(source=STUDY.format(backend="gloo"), modules=MODULES, timeout=BROKEN_SECONDS))
     (points, taken), (other, _) = run.raise_if_failed().values
     assert points == other
     assert [point[:3] for point in points] == [("real", 1, 12), ("real", 2, 12), ("real", 1, 12), ("real", 2, 6)]
@@ -94,7 +97,9 @@ bare = torch.cat([p.detach().flatten() for p in models[-1].parameters()])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("cluster", [virtual(nproc_per_node=3), local(nproc_per_node=2)], ids=["virtual", "local"])
 def test_training_makes_the_bare_model_only_for_the_step_without_messages(strategy: str, cluster: Cluster) -> None:
-    run = cluster.run(Job(source=TRAINED.format(strategy=strategy), modules=MODULES, timeout=300)).raise_if_failed()
+    run = cluster.run(
+        Job(source=TRAINED.format(strategy=strategy), modules=MODULES, timeout=BROKEN_SECONDS)
+    ).raise_if_failed()
     assert all(value[:3] == [2, 3, True] for value in run.values)
     sent = {event.operation for event in run.trace.collectives(0)}
     assert "all_reduce" in sent if strategy == "ddp" else any("scatter" in name for name in sent)

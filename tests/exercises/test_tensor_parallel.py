@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, local, virtual
 from labkit.catalogue import Exercise
@@ -19,7 +20,7 @@ MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}
 def ranks(world_size: int, source: str, **given: Any) -> list[Any]:
     """Run `source` on virtual ranks, after an assignment for each of `given`."""
     source = "".join(f"{name} = {value!r}\n" for name, value in given.items()) + source
-    run = virtual(nproc_per_node=world_size).run(Job(source=source, modules=MODULES, timeout=300))
+    run = virtual(nproc_per_node=world_size).run(Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS))
     return run.raise_if_failed().values
 
 
@@ -116,7 +117,7 @@ def test_a_block_is_the_plain_one(world_size: int, heads: int, width: int) -> No
 
 def test_a_block_on_real_processes() -> None:
     source = "heads, width, causal, batch = 4, 16, True, 2\n" + BLOCK
-    local(nproc_per_node=2).run(Job(source=source, modules=MODULES, timeout=300)).raise_if_failed()
+    local(nproc_per_node=2).run(Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
 
 
 ODD = """
@@ -211,7 +212,9 @@ embedding, head = tp.VocabParallelEmbedding(50_257, 64), tp.ColumnParallelLinear
 block, tokens = tp.TensorParallelTransformer(64, 16), torch.zeros(2, 8, dtype=torch.int64)
 tp.vocab_parallel_cross_entropy(head(block(embedding(tokens))), tokens, 50_257).backward()
 """
-    run = virtual(nnodes=2, nproc_per_node=8, fake=True).run(Job(source=source, modules=MODULES, timeout=300))
+    run = virtual(nnodes=2, nproc_per_node=8, fake=True).run(
+        Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS)
+    )
     counts = run.raise_if_failed().trace.collective_counts(5)
     # embedding 1; block 2 and 2; the head's input 1; the loss 2
     assert counts == {"all_reduce": 8}

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, exercises, local, virtual
 from labkit.catalogue import Exercise
@@ -54,7 +55,7 @@ for shares in {shares}:
 def test_any_shares_train_like_one_process(shares: list[list[int]], features: int, reduction: str, seed: int) -> None:
     def trained(shares: list[list[int]]) -> list[tuple[list[float], list[torch.Tensor]]]:
         cell = STEPS.format(shares=shares, features=features, reduction=reduction, seed=seed)
-        run = virtual(nproc_per_node=len(shares[0])).run(Job(source=cell, modules=MODULES, timeout=300))
+        run = virtual(nproc_per_node=len(shares[0])).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
         return run.raise_if_failed().values
 
     ((wanted_losses, wanted_weights),) = trained([[sum(sizes)] for sizes in shares])
@@ -89,7 +90,7 @@ for step in range(3):
 
 
 def test_equal_shares_train_like_torchs_ddp() -> None:
-    run = local(nproc_per_node=3).run(Job(source=BESIDE_DDP, modules=MODULES, timeout=300)).raise_if_failed()
+    run = local(nproc_per_node=3).run(Job(source=BESIDE_DDP, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
     for mine, theirs in run.values:
         for seen, wanted in zip(mine, theirs, strict=True):
             torch.testing.assert_close(seen, wanted)
@@ -97,7 +98,7 @@ def test_equal_shares_train_like_torchs_ddp() -> None:
 
 def test_no_sample_anywhere_changes_nothing() -> None:
     cell = STEPS.format(shares=[[0, 0]], features=2, reduction="flat", seed=1)
-    run = virtual(nproc_per_node=2).run(Job(source=cell, modules=MODULES, timeout=300)).raise_if_failed()
+    run = virtual(nproc_per_node=2).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
     torch.manual_seed(1)
     start = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3))
     for (loss,), weights in run.values:

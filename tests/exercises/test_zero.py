@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, catalogue, local, virtual
 from labkit.parallel.zero import ZeROConfig
@@ -110,7 +111,7 @@ ALL = [
 
 def trained(make: Any, ranks: int, kinds: list[Any], checkpoint: bool = False, steps: int = 3, more: str = "") -> Run:
     head = f"import torch\nKINDS, CHECKPOINT, STEPS = {kinds!r}, {checkpoint}, {steps}\n"
-    run = make(nproc_per_node=ranks).run(Job(source=head + TRAINING + more, modules=MODULES, timeout=300))
+    run = make(nproc_per_node=ranks).run(Job(source=head + TRAINING + more, modules=MODULES, timeout=BROKEN_SECONDS))
     assert isinstance(run, Run)
     return run.raise_if_failed()
 
@@ -252,7 +253,7 @@ found
 
 def saved(ranks: int, path: Path, *, load: bool = False, disk: bool = False) -> list[Any]:
     head = f"PATH, LOAD, DISK, STAGES = {str(path)!r}, {load}, {disk}, [1, 2, 3]\n"
-    run = virtual(nproc_per_node=ranks).run(Job(source=head + SAVING, modules=MODULES, timeout=300))
+    run = virtual(nproc_per_node=ranks).run(Job(source=head + SAVING, modules=MODULES, timeout=BROKEN_SECONDS))
     return run.raise_if_failed().values
 
 
@@ -311,7 +312,7 @@ def stepped(
     stage: str, size: tuple[int, int, int, int], steps: int = 2, path: Path = Path(), **cluster: Any
 ) -> tuple[float, int, int, int]:
     head = f"PATH = {str(path)!r}\nLAYERS, HEADS, WIDTH, LENGTH = {size}\nSTAGE, STEPS = {stage!r}, {steps}\n"
-    run = virtual(fake=True, **cluster).run(Job(source=head + STEP, modules=MODULES, timeout=300))
+    run = virtual(fake=True, **cluster).run(Job(source=head + STEP, modules=MODULES, timeout=BROKEN_SECONDS))
     values = run.raise_if_failed().values
     return max(value[0] for value in values), *values[0][1:]
 
@@ -406,7 +407,7 @@ class Forgetful(zero.FullyShardedDataParallel):
 dist.init_process_group("gloo")
 Forgetful(torch.nn.Sequential(torch.nn.Linear(3, 3)))(torch.ones(1, 3))
 """
-    run = virtual(nproc_per_node=2).run(Job(source=source, modules=MODULES, timeout=60))
+    run = virtual(nproc_per_node=2).run(Job(source=source, modules=MODULES, timeout=BROKEN_SECONDS))
     error = run.ranks[1].error
     assert error is not None
     assert "gather returned before the parameters of unit '0' were there" in error.message
