@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from labkit import catalogue
-from labkit.checks import Ranks, Submission, run_checks, visible_rubric
+from labkit.catalogue import Exercise
+from labkit.checks import CheckResult, Ranks, Submission, run_checks, visible_rubric
 
 FILLS_FROM_THE_LEFT = """    ends, held = [], 0
     for n, cost in enumerate(costs):
@@ -882,17 +884,23 @@ MISTAKES = {
 }
 
 
+@cache
+def judged(exercise: Exercise, check: str, source: str) -> CheckResult:
+    """The result of one visible check; that of the solution is looked at beside each mistake."""
+    rubric = visible_rubric(exercise)
+    rubric = replace(rubric, checks=[one for one in rubric.checks if one.name == check])
+    earlier = {one.name: one.source("solution")[0] for one in exercise.builds_on}
+    (result,) = run_checks(rubric, Submission(exercise, source, earlier), Ranks()).results
+    return result
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_visible_check_shows_it(mistake: str) -> None:
     check, right, wrong = MISTAKES[mistake]
     exercise = catalogue.find(mistake.partition(":")[0])
     solution = exercise.source("solution")[0]
     assert solution.count(right) == 1
-    rubric = visible_rubric(exercise)
-    rubric = replace(rubric, checks=[one for one in rubric.checks if one.name == check])
-    earlier = {one.name: one.source("solution")[0] for one in exercise.builds_on}
     for source, passes in ((solution, True), (solution.replace(right, wrong), False)):
-        report = run_checks(rubric, Submission(exercise, source, earlier), Ranks())
-        (result,) = report.results
-        assert result.passed == passes and not result.fault, report.text()
-    assert result.expected, report.text()
+        result = judged(exercise, check, source)
+        assert result.passed == passes and not result.fault, result.text()
+    assert result.expected, result.text()
