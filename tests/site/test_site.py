@@ -15,10 +15,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from accessibility import barriers
+from browsers import chromium, new_context
 from html_pages import Page, read_pages, target, within_clicks
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 from playwright.sync_api import Page as Tab
-from system_packages import needs_packages, program
 
 from labkit.catalogue import Exercise, all_exercises
 from labkit.commands import CommandError
@@ -98,17 +98,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    needs_packages("chromium")
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as started:
+        yield started
 
 
 def opened(browser: Browser, site: Site, name: str, width: int = 1250, scheme: str = "light") -> Tab:
     """A page as a file, without a server; a request to anywhere else fails the test."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    tab = context.new_page()
-    tab.set_default_timeout(240_000)
-    expect.set_options(timeout=240_000)
+    tab = new_context(browser, viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
     elsewhere: list[str] = []
     tab.on("request", lambda request: elsewhere.append(request.url) if not request.url.startswith("file:") else None)
     tab.goto((site.folder / f"{name}.html").as_uri())

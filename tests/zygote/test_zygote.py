@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.transport import datagrams
 from labkit.zygote import ADDRESS, client
@@ -26,9 +26,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("zygote") / "socket"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     with subprocess.Popen([sys.executable, "-P", "-c", _SERVE, str(path)], env=environment) as process:
-        while not listens(path):
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: process.poll() is not None or listens(path))
+        assert process.poll() is None
         yield str(path)
         process.kill()
 
@@ -49,7 +48,7 @@ def started(
 
 def printed(address: str, program: str, path: Path, **own: str) -> str:
     with path.open("wb") as output:
-        assert started(address, program, output.fileno(), **own).wait(60) == 0
+        assert started(address, program, output.fileno(), **own).wait(BROKEN_SECONDS) == 0
     return path.read_text()
 
 
@@ -58,7 +57,7 @@ def test_a_process_has_what_was_asked_for_and_nothing_of_the_zygote_s(address: s
     with (tmp_path / "output").open("wb") as output:
         process = started(address, "report", output.fileno(), {"a": [1]}, (write,), COLOUR="blue")
         os.close(write)
-        assert process.wait(60) == 0 == process.poll() == process.returncode
+        assert process.wait(BROKEN_SECONDS) == 0 == process.poll() == process.returncode
     with open(read, "rb") as file:
         assert file.read() == b"written"  # the zygote has not kept the other end
     first, second = (tmp_path / "output").read_text().splitlines()
@@ -73,13 +72,13 @@ def test_no_two_processes_draw_alike(address: str, tmp_path: Path) -> None:
 
 
 def test_its_end_is_told_as_popen_tells_it(address: str) -> None:
-    assert started(address, "end", 1, 3).wait(60) == 3
+    assert started(address, "end", 1, 3).wait(BROKEN_SECONDS) == 3
     process = started(address, "last", 1)
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.05)
+        process.wait(0)
     process.terminate()
-    assert process.wait(60) == -signal.SIGTERM
+    assert process.wait(BROKEN_SECONDS) == -signal.SIGTERM
     process.kill()  # it has ended: nothing is killed
 
 
@@ -94,7 +93,7 @@ def test_a_request_that_makes_no_sense_harms_no_other(address: str) -> None:
         connection.send(b"[")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(address)  # and nothing
-    assert started(address, "end", 1, 0).wait(60) == 0
+    assert started(address, "end", 1, 0).wait(BROKEN_SECONDS) == 0
 
 
 def test_without_a_zygote_its_client_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
