@@ -10,6 +10,7 @@ from accessibility import barriers
 from in_browser import browsing, ended, opened, run
 from playwright.sync_api import Page, expect
 from system_packages import needs_packages
+from waiting import BROKEN_SECONDS
 
 from labkit.parallel.monitoring import Alarm, JsonLines, StepRecord
 
@@ -90,7 +91,7 @@ def test_a_page_shows_64_ranks_while_they_write(tmp_path: Path) -> None:
             assert barriers(page, ".labkit-dashboard") == []
     finally:
         server.terminate()
-        server.wait()
+        server.wait(BROKEN_SECONDS)
 
 
 def test_monitor_follows_a_cell_that_trains(tmp_path: Path) -> None:
