@@ -64,6 +64,8 @@ class Kernel:
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
         self.manager, self._client = manager, client
+        self._seen: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        """By request: messages that `wait_for_display` has read."""
 
     def run(self, cell: str, watched: bool = False) -> Outputs:
         return self.collect(self.start(cell, watched))
@@ -83,7 +85,7 @@ class Kernel:
         return self._client.execute(cell, allow_stdin=watched)
 
     def collect(self, request: str) -> Outputs:
-        outputs = Outputs()
+        outputs = Outputs(self._seen.pop(request, []))
         while True:
             message = self._client.get_iopub_msg(timeout=BROKEN_SECONDS)
             if message["parent_header"].get("msg_id") != request:
@@ -99,15 +101,17 @@ class Kernel:
         outputs.payload = reply["content"].get("payload", [])
         return outputs
 
-    def wait_for_display(self, request: str, text: str) -> None:
-        """Return once the running cell shows `text`."""
+    def wait_for_display(self, request: str, pattern: str) -> None:
+        """Return once the running cell shows text that matches `pattern`."""
         while True:
             message = self._client.get_iopub_msg(timeout=BROKEN_SECONDS)
-            content = message["content"]
-            if message["parent_header"].get("msg_id") == request and text in str(
-                content.get("data")
-            ):  # of a display, or of a widget
-                return
+            kind, content = message["msg_type"], message["content"]
+            if message["parent_header"].get("msg_id") == request:
+                assert kind != "status" or content["execution_state"] != "idle", f"it has not shown {pattern}"
+                if kind != "status":
+                    self._seen.setdefault(request, []).append((kind, content))
+                if re.search(pattern, str(content.get("data"))):  # of a display, or of a widget
+                    return
 
     def complete(self, text: str) -> list[str]:
         reply = self._client.complete(text, len(text), reply=True, timeout=BROKEN_SECONDS)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import BROKEN_SECONDS
 
 SETUP = """%%ranks
 import time, torch, torch.distributed as dist
@@ -130,7 +131,7 @@ def test_a_function_of_an_earlier_cell_shows_its_own_lines(ranks):
 def test_interrupting_leaves_the_ranks_well(ranks):
     before = ranks.run("%ranks").stdout
     request = ranks.start("%%ranks\nprint('begun')\nif rank:\n    dist.barrier()\ntime.sleep(300)", watched=True)
-    ranks.wait_for_display(request, "'[0-2]', 'begun'")
+    ranks.wait_for_display(request, r"'\[0-2\]', 'begun'")
     ranks.manager.interrupt_kernel()
     outputs = ranks.collect(request)
     lines = outputs.error.splitlines()
@@ -207,7 +208,7 @@ def test_ranks_end_with_stop_and_with_the_kernel(ranks):
     assert len(running) == 4, "a supervisor and three ranks"
     assert ranks.run("%ranks stop").stdout == "the ranks have ended\n"
     assert ranks.run("%ranks stop").stdout == "there were no live ranks\n"
-    _, alive = psutil.wait_procs(running, timeout=300)
+    _, alive = psutil.wait_procs(running, timeout=BROKEN_SECONDS)
     assert not alive
 
 

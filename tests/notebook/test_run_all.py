@@ -11,6 +11,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
+from waiting import BROKEN_SECONDS
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def client(tmp_path, monkeypatch):
 
     def make(*cells: str) -> NotebookClient:
         notebook = new_notebook(cells=[new_code_cell(cell) for cell in ("%load_ext labkit", *cells)])
-        return NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}})
+        return NotebookClient(notebook, timeout=int(BROKEN_SECONDS), resources={"metadata": {"path": str(tmp_path)}})
 
     return make
 

@@ -1,4 +1,4 @@
-"""`python warm_process.py PATH`: a zygote that imports nothing before the first process is requested; see kernels.py."""
+"""`python warm_process.py PATH`: a zygote that imports nothing before the first request; see kernels.py."""
 
 from __future__ import annotations
 
