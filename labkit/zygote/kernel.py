@@ -62,6 +62,7 @@ class KernelApp(kernelapp.IPKernelApp):
 
 def main(arguments: list[str], _: list[int]) -> None:
     """Be a kernel. arguments: those of `python -m ipykernel_launcher`."""
-    os.environ["JPY_PARENT_PID"] = str(os.getppid())  # it watches the zygote, which forked it, not the server
     sys.argv = [NAME, *arguments]
-    KernelApp.launch_instance()
+    # it ends with the zygote, which forked it, not with the server; ipykernel reads the variable when it is imported
+    os.environ["JPY_PARENT_PID"] = str(os.getppid())
+    KernelApp.launch_instance(parent_handle=os.getppid())

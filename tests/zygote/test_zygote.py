@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.transport import datagrams
-from labkit.zygote import ADDRESS, client
+from labkit.zygote import ADDRESS, client, kernel
 from labkit.zygote.request import Request
 
 _SERVE = "import sys; from labkit.zygote import server; server.serve(server.listen(sys.argv[1]))()"
@@ -24,11 +26,18 @@ _SERVE = "import sys; from labkit.zygote import server; server.serve(server.list
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("zygote") / "socket"
+    with serving(path):
+        yield str(path)
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A zygote that listens at `path`."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     with subprocess.Popen([sys.executable, "-P", "-c", _SERVE, str(path)], env=environment) as process:
         wait_until(lambda: process.poll() is not None or listens(path))
         assert process.poll() is None
-        yield str(path)
+        yield process
         process.kill()
 
 
@@ -80,6 +89,17 @@ def test_its_end_is_told_as_popen_tells_it(address: str) -> None:
     process.terminate()
     assert process.wait(BROKEN_SECONDS) == -signal.SIGTERM
     process.kill()  # it has ended: nothing is killed
+
+
+def test_a_kernel_ends_with_its_zygote(tmp_path: Path) -> None:
+    connection = tmp_path / "kernel.json"
+    with serving(tmp_path / "socket") as zygote, (tmp_path / "output").open("wb") as output:
+        asked = Request("labkit.zygote.kernel:main", ["-f", str(connection)], dict(os.environ), "/", kernel.NAME)
+        forked = client.fork(asked, [output.fileno()] * 3, str(tmp_path / "socket"))
+        wait_until(connection.exists, (tmp_path / "output").read_text)
+        running = psutil.Process(forked.pid)
+        zygote.kill()
+        running.wait(BROKEN_SECONDS)
 
 
 def test_a_request_that_makes_no_sense_harms_no_other(address: str) -> None:
