@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 from browsers import PATIENCE_MS, chromium, new_context
+from jupyter_servers import printed_address
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Locator, Page, expect
 from system_packages import needs_packages
@@ -60,15 +61,7 @@ def started(folder: Path) -> Iterator[Page]:
     needs_packages("chromium")
     command = ["labkit", "start", "--no-browser", f"--port={free_port()}", EXPOSED]
     with serving(folder, command) as server, browsing() as page:
-        log = folder / "server.log"
-
-        def printed() -> re.Match[str] | None:
-            assert server.poll() is None, log.read_text()
-            return re.search(r"^(http://\S+)\n\Z", log.read_text(), re.MULTILINE)
-
-        address = wait_until(printed, log.read_text)
-        assert address is not None
-        page.goto(address[1])
+        page.goto(printed_address(server, folder / "server.log"))
         yield page
 
 
