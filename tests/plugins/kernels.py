@@ -1,4 +1,4 @@
-"""Kernels of tests are forked from one warm process for the whole run, and so are the forkservers of their ranks.
+"""Kernels of tests are forked from a warm process, and so are the forkservers of their ranks.
 
 A kernel started as a program imports for five seconds of a core until its first cell has run on ranks. A fork is a
 process of its own that has imported the same. Where the warm process is gone, kernels are started as programs.
@@ -7,21 +7,23 @@ process of its own that has imported the same. Where the warm process is gone, k
 from __future__ import annotations
 
 import itertools
-import os
+import socket
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyter_client.manager import KernelManager
+from left_over import lasting
 
 from labkit.zygote import ADDRESS
 
-_FOLDER = "LAB_TEST_KERNELS"
-"""Environment variable: the folder of the run's kernels, which pytest-xdist's workers share."""
+_folder = tempfile.TemporaryDirectory(prefix="kernels-")
 _numbers = itertools.count()
+_started: list[subprocess.Popen[bytes]] = []
 
 
 def kernel_manager(**options: Any) -> KernelManager:
@@ -29,32 +31,26 @@ def kernel_manager(**options: Any) -> KernelManager:
 
     Its sockets are files: ports are chosen before a kernel opens them; by then some are taken.
     """
-    folder = Path(os.environ[_FOLDER])
-    place = folder / f"{os.getpid()}-{next(_numbers)}.json"
+    place = Path(_folder.name, f"{next(_numbers)}.json")
     manager = KernelManager(transport="ipc", connection_file=str(place), **options)
     manager.kernel_spec.metadata["kernel_provisioner"] = {"provisioner_name": "labkit-zygote"}
-    manager.kernel_spec.env[ADDRESS] = str(_warm_process(folder))
+    manager.kernel_spec.env[ADDRESS] = str(_warm_process())
     return manager
 
 
-def _warm_process(folder: Path) -> Path:
-    return folder / "warm"
+@cache
+def _warm_process() -> Path:
+    """Start the warm process, which ends with this one; return where it listens."""
+    path = Path(_folder.name, "warm")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, lasting():
+        listening.bind(str(path))
+        listening.listen()  # who asks before it has imported everything waits
+        command = [sys.executable, "-P", str(Path(__file__).with_name("warm_process.py")), str(listening.fileno())]
+        _started.append(subprocess.Popen(command, pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL))
+    return path
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _FOLDER not in os.environ:  # else this is a worker, or a run that a test has started
-        folder = tempfile.TemporaryDirectory(prefix="kernels-")
-        os.environ[_FOLDER] = folder.name
-        program = [sys.executable, "-P", str(Path(__file__).with_name("warm_process.py"))]
-        warm = subprocess.Popen([*program, str(_warm_process(Path(folder.name)))])
-
-        def end() -> None:
-            warm.kill()
-            warm.wait()
-            del os.environ[_FOLDER]
-            folder.cleanup()
-
-        config.add_cleanup(end)
     if config.getoption("nbval", default=False):
         import nbval.kernel
 
