@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from jupyter_client.manager import KernelManager
-from left_over import lasting
 
 from labkit.zygote import ADDRESS
 
@@ -41,6 +40,8 @@ def kernel_manager(**options: Any) -> KernelManager:
 @cache
 def _warm_process() -> Path:
     """Start the warm process, which ends with this one; return where it listens."""
+    from left_over import lasting  # pytest loads that plugin after this one
+
     path = Path(_folder.name, "warm")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, lasting():
         listening.bind(str(path))
