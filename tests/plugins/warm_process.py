@@ -8,8 +8,8 @@ import sys
 
 from labkit.linux import huge_pages, prctl
 
-_OF_NOTEBOOKS = ("labkit.checks", "labkit.plots", "labkit.predict", "matplotlib.pyplot")
-"""What most notebooks import besides."""
+_OF_NOTEBOOKS = ("labkit.checks", "labkit.plots", "labkit.predict")
+"""What most notebooks import besides; not matplotlib, which the lab prepares for ranks when they import it."""
 
 
 def main(descriptor: int) -> None:
