@@ -31,7 +31,7 @@ class SandboxInstance:
         self._runner = runner
         self._limits = limits
         self._log = log
-        self._accounting = ResourceAccounting(limits, parents, log)
+        self._accounting = ResourceAccounting(limits, parents, log, runner.clock)
         self._lock = threading.Lock()
         self._started: dict[str, SandboxHandle] = {}
         """Running sandboxes, by the entry point that they are prepared for."""

@@ -6,12 +6,12 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from autograder.sandbox import processes
 from autograder.sandbox.cgroups import Cgroup, Parents
 from autograder.sandbox.limits import Limits
-from labkit.clusters.forkserver.load_clock import LinuxKernel, LoadClock
 from labkit.linux.processes import send_signal
 
 _GIB = 1 << 30
@@ -37,7 +37,14 @@ class Usage:
 class ResourceAccounting:
     """Resource accounting of one submission over all its sandboxes. Thread-safe."""
 
-    def __init__(self, limits: Limits, parents: Parents | None, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        parents: Parents | None,
+        log: logging.Logger,
+        make_clock: Callable[[Callable[[], Iterable[int]]], Callable[[], float]],
+    ) -> None:
+        """make_clock: returns the clock of the time limits, given what returns the submission's processes."""
         self._limits = limits
         self._lock = threading.Lock()
         self._sandboxes: list[_Sandbox] = []
@@ -45,7 +52,7 @@ class ResourceAccounting:
         self._peak = self._most = self._kills = 0
         self._cpu = 0.0
         self._exact = False
-        self._clock = LoadClock(LinuxKernel(self._pids))
+        self._clock = make_clock(self._pids)
         if parents is not None:
             try:
                 self._group = Cgroup.new(parents, limits.memory_bytes, limits.processes)
@@ -66,7 +73,7 @@ class ResourceAccounting:
         """Update the usage. Returns why the submission must end; empty when it may go on."""
         with self._lock:
             kept = self._take_in()
-            seconds = self._clock.seconds()
+            seconds = self._clock()
         limits = self._limits
         if self._cpu > limits.cpu_seconds:
             return f"it used more than {limits.cpu_seconds} s of CPU time"
@@ -79,7 +86,7 @@ class ResourceAccounting:
     def seconds(self) -> float:
         """Seconds passed for the submission and its judge, as if no other program had used their cores."""
         with self._lock:
-            return self._clock.seconds()
+            return self._clock()
 
     def _pids(self) -> list[int]:
         # the judge routes messages: while it waits for a core, so does the submission

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from autograder.sandbox import forkserver, sandbox_process, view
 from autograder.sandbox.inside.order import PREPARED, Order
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.unavailable import refusal
+from labkit.clusters.forkserver.load_clock import LinuxKernel, LoadClock
 
 _LAUNCH = Path(labkit.clusters.forkserver.__file__).with_name("launch.py")
 
@@ -63,6 +64,13 @@ class Runner(ABC):
 
         Raises `SandboxUnavailable`.
         """
+
+    def clock(self, pids: Callable[[], Iterable[int]]) -> Callable[[], float]:
+        """Return the clock of one submission's time limits: seconds since now, as if no other program ran.
+
+        pids: returns the submission's present processes and that of its judge.
+        """
+        return LoadClock(LinuxKernel(pids)).seconds
 
 
 class CommandRunner(Runner):

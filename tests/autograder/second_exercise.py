@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import nbformat
+from event_clock import HANG_SECONDS, SAYS_IT_HANGS, takes
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
@@ -36,10 +37,10 @@ def pass_it_on(tensor: Tensor) -> Tensor:
     return received
 '''
 
-SLOW_SOLUTION = SOLUTION.replace("    ### BEGIN", "    for _ in range(30_000_000): pass\n    ### BEGIN")
-"""Correct, after half a second of computing."""
+SLOW_SOLUTION = SOLUTION.replace("    ### BEGIN", f"    if rank == 0: {takes(HANG_SECONDS / 3)}\n    ### BEGIN")
+"""Correct, after more than a quarter of the time-out of a call by `EventClock`."""
 
-HANGS = SOLUTION.replace("    ### BEGIN", "    while True: pass\n    ### BEGIN")
+HANGS = SOLUTION.replace("    ### BEGIN", f"    {SAYS_IT_HANGS}\n    while True: pass\n    ### BEGIN")
 
 VISIBLE_CHECKS = '''"""Visible checks of pass_it_on."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import second_exercise
+from event_clock import HANG_SECONDS, SAYS_IT_HANGS, ByEvents
 
 from autograder.feedback import for_learner
 from autograder.judge import BrokenRubric, Judge
@@ -42,16 +43,18 @@ MODULES = {
     "raises": (instead("raise RuntimeError(str(tensor))"), 0.0, "RuntimeError"),
     "exits": (RIGHT + "\n\nimport os\nos._exit(0)\n", 0.0, ""),
     "leaves": (instead("raise SystemExit(0)"), 0.0, "returned"),
-    "hangs": (instead("while True: pass"), 0.0, "timeout"),
+    "hangs": (instead(f"{SAYS_IT_HANGS}\nwhile True: pass"), 0.0, "timeout"),
     "hangs_through_signals": (
-        instead("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass"),
+        instead(f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SAYS_IT_HANGS}\nwhile True: pass"),
         0.0,
         "timeout",
     ),
-    "kills_all_it_can": (instead("import os, signal\nos.kill(-1, signal.SIGKILL)"), 0.0, ""),
-    "forks_without_end": (instead("import os\nwhile True: os.fork()"), 0.0, ""),
+    "kills_all_it_can": (instead(f"import os, signal\n{SAYS_IT_HANGS}\nos.kill(-1, signal.SIGKILL)"), 0.0, ""),
+    "forks_without_end": (instead(f"import os\n{SAYS_IT_HANGS}\nwhile True: os.fork()"), 0.0, ""),
     "leaves_a_daemon": (
-        instead("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)\nos._exit(0)"),
+        instead(
+            f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    {SAYS_IT_HANGS}\n    time.sleep(1000)\nos._exit(0)"
+        ),
         0.0,
         "timeout",
     ),
@@ -70,7 +73,7 @@ def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exerc
 
 
 def judged(exercise: catalogue.Exercise, source: str) -> Report:
-    with Judge(Sandbox(processes=100), timeout=2.0) as judge:
+    with Judge(Sandbox(processes=100, runner=ByEvents), timeout=HANG_SECONDS) as judge:
         return judge.judge(exercise, source)
 
 
