@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from autograder.classroom import proxy, spawners
 from autograder.classroom.folders import learners
-from autograder.classroom.gpus.kubernetes import rights
 from autograder.classroom.site import Login, Site, port_of
 from autograder.classroom.spawners import system_users
 from labkit.commands import CommandError
@@ -83,6 +82,8 @@ def _login(login: Login) -> Iterator[str]:
 def _gpus(site: Site) -> Iterator[str]:
     has_package = importlib.util.find_spec("kubernetes_asyncio") is not None  # else the kind of servers names it
     if site.gpus is not None and site.gpus.kubernetes is not None and has_package:
+        from autograder.classroom.gpus.kubernetes import rights  # imports torch: seconds in every `labkit hub`
+
         yield from rights.missing(site.gpus.kubernetes)
 
 

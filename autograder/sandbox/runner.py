@@ -15,14 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Protocol
 
-import labkit.clusters.forkserver
+import labkit
 from autograder.sandbox import forkserver, sandbox_process, view
 from autograder.sandbox.inside.order import PREPARED, Order
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.unavailable import refusal
-from labkit.clusters.forkserver.load_clock import LinuxKernel, LoadClock
 
-_LAUNCH = Path(labkit.clusters.forkserver.__file__).with_name("launch.py")
+_LAUNCH = Path(labkit.__file__).parent / "clusters/forkserver/launch.py"
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,8 @@ class Runner(ABC):
 
         pids: returns the submission's present processes and that of its judge.
         """
+        from labkit.clusters.forkserver.load_clock import LinuxKernel, LoadClock  # not in `labkit hub`: imports torch
+
         return LoadClock(LinuxKernel(pids)).seconds
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 from traitlets import Bool, Float, Int, Type, Unicode
 from traitlets.config import LoggingConfigurable
 
 from autograder.sandbox.bwrap import describe
 from autograder.sandbox.cgroups import prepare
-from autograder.sandbox.instance import SandboxInstance
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.runner import Bubblewrap, NoIsolation, Runner
 from autograder.sandbox.unavailable import SandboxUnavailable
 from labkit.linux import landlock
+
+if TYPE_CHECKING:
+    from autograder.sandbox.instance import SandboxInstance
 
 
 class Sandbox(LoggingConfigurable):
@@ -73,6 +76,8 @@ class Sandbox(LoggingConfigurable):
 
     def open(self) -> SandboxInstance:
         """Return a fresh sandbox for one submission. Raises `SandboxUnavailable`."""
+        from autograder.sandbox.instance import SandboxInstance  # imports torch, which a check does not need
+
         self.check()
         runner = _made(self.runner) if self.available else NoIsolation()
         limits = Limits(

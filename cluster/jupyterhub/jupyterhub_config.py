@@ -6,7 +6,6 @@
 import sys
 
 from autograder.classroom import addresses, configured, course_api, learner_view, proxy, spawners
-from autograder.classroom.gpus import configure as gpus
 from autograder.classroom.logins import configure as logins
 from autograder.classroom.site import PAGE_SERVICE
 from autograder.classroom.spawner import socket_url
@@ -85,6 +84,8 @@ course_api.configure(c, classroom)  # the course home in learners' servers shows
 
 # --- GPUs that cells borrow: a ledger, and limits
 if site.gpus is not None:
+    from autograder.classroom.gpus import configure as gpus  # imports torch, for the presets of clusters
+
     gpus.configure(c, classroom, site.gpus)
 
 # --- Graded on submit: what learners hand in is judged as it comes in, where the settings name it

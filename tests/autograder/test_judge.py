@@ -53,7 +53,8 @@ MODULES = {
     "forks_without_end": (instead(f"import os\n{SAYS_IT_HANGS}\nwhile True: os.fork()"), 0.0, ""),
     "leaves_a_daemon": (
         instead(
-            f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    {SAYS_IT_HANGS}\n    time.sleep(1000)\nos._exit(0)"
+            f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    {SAYS_IT_HANGS}\n    time.sleep(1000)\n"
+            "os._exit(0)"
         ),
         0.0,
         "timeout",

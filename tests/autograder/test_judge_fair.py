@@ -86,7 +86,8 @@ def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -
     more = "\n\n@check(points=1, title='{0}')\ndef {0}(submission, ranks):\n    ranks(2).call(submission.pass_it_on, "
     more += "lambda rank: __import__('torch').ones(2))\n"
     rubric.write_text(rubric.read_text() + more.format("third") + more.format("fourth"))
-    module = RIGHT.replace("    ### BEGIN", f"    if rank == 1: {SAYS_IT_HANGS}\n    while rank == 1: pass\n    ### BEGIN")
+    hangs = f"    if rank == 1: {SAYS_IT_HANGS}\n    while rank == 1: pass\n"
+    module = RIGHT.replace("    ### BEGIN", f"{hangs}    ### BEGIN")
     with Judge(Sandbox(runner=ByEvents), timeout=HANG_SECONDS) as judge:
         report = judge.judge(catalogue.find(second_exercise.NAME), module)
     assert report.earned == 0
