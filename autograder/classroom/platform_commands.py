@@ -9,7 +9,6 @@ from autograder.classroom import site as sites
 from autograder.classroom.folders import add_learners, learners
 from autograder.classroom.learning_platform import Platform
 from autograder.classroom.site import Site
-from autograder.course import Course, CourseFailed
 from labkit.commands import CommandError
 
 
@@ -39,6 +38,8 @@ def send_marks(path: Path, assignment: str) -> int:
 
     Learners without a mark yet are left as they are there.
     """
+    from autograder.course import Course, CourseFailed  # imports nbgrader and torch, which a roster does not need
+
     site = sites.load(path)
     try:
         course = Course(site.folder / "course")
