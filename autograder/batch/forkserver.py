@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ PATIENCE = 10.0
 """Seconds granted to idle workers to close their sandboxes and end."""
 
 
-def main(parent: int, descriptor: int) -> None:
-    """Fork workers on request until the parent closes the control socket or ends."""
+def main(parent: int, descriptor: int, clock: Callable[[], float] = time.monotonic) -> None:
+    """Fork workers on request until the parent closes the control socket or ends. clock: that of `PATIENCE`."""
     die_with_parent(parent)
     control = socket.socket(fileno=descriptor)
     ended, ended_write = os.pipe()
@@ -78,8 +79,8 @@ def main(parent: int, descriptor: int) -> None:
                     control.close()
                     _work(forkserver, connection, asked)
             workers[asked["worker"]] = pid
-    began = time.monotonic()
-    while workers and time.monotonic() - began < PATIENCE:
+    began = clock()
+    while workers and clock() - began < PATIENCE:
         _reaped(workers)
         time.sleep(0.01)
     for pid in workers.values():

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,18 @@ class PoolFailed(RuntimeError):
 @dataclass
 class _Worker:
     connection: socket.socket
+    since: float
+    """Time of its last outcome, or of its first work, by the pool's clock."""
     at_hand: deque[GradingTask] = field(default_factory=deque)
     """Current and next piece of work: the worker need not wait while an outcome is being recorded."""
     received: lines.Decoder = field(default_factory=lines.Decoder)
-    since: float = field(default_factory=time.monotonic)
 
 
 class Pool:
     """Up to `count` workers for a course. Use it in a `with` statement, which ends all of them on exit.
 
     options: overrides of nbgrader_config.py, plain data. forkserver: a forkserver that has been started already.
-    unmeasurable: what this machine cannot measure, if already known.
+    unmeasurable: what this machine cannot measure, if already known. clock: that of `STUCK`, in seconds.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Pool:
         count: int,
         forkserver: WorkerForkServer | None = None,
         unmeasurable: Reasons | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if count < 1:
             raise ValueError(f"there must be at least one worker, not {count}")
         known = None if unmeasurable is None else dict(unmeasurable)
         self._course = {"course": str(course), "options": options, "unmeasurable": known}
         self._count = count
+        self._clock = clock
         self._forkserver = forkserver or WorkerForkServer()  # it imports while the caller does
         self._workers: dict[int, _Worker] = {}
         self._hired = 0
@@ -117,7 +120,7 @@ class Pool:
         ahead = [worker for worker in self._workers.values() if len(worker.at_hand) == 1]
         for worker in idle:
             if waiting:
-                worker.since = time.monotonic()
+                worker.since = self._clock()
                 self._give(worker, waiting.popleft(), again)
         for worker in ahead:
             if len(waiting) > self._count:  # towards the end, the first free worker takes the next
@@ -143,7 +146,7 @@ class Pool:
         if None in ready:
             outcomes += self._read_forkserver(waiting)
         for number, worker in self._workers.items():
-            if worker.at_hand and time.monotonic() - worker.since > STUCK:
+            if worker.at_hand and self._clock() - worker.since > STUCK:
                 self._send({"kill": number})
         return outcomes
 
@@ -158,7 +161,7 @@ class Pool:
         outcomes = []
         for line in arrived:
             told = json.loads(line)
-            self._fruitless, worker.since = 0, time.monotonic()
+            self._fruitless, worker.since = 0, self._clock()
             outcomes.append(_outcome(worker.at_hand.popleft(), told))
         return outcomes
 
@@ -195,7 +198,7 @@ class Pool:
         self._hired += 1
         self._send({"worker": self._hired, **self._course}, theirs)
         theirs.close()
-        worker = self._workers[self._hired] = _Worker(ours)
+        worker = self._workers[self._hired] = _Worker(ours, self._clock())
         return worker
 
     def _send(self, message: dict[str, Any], connection: socket.socket | None = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,9 +45,10 @@ log = logging.getLogger("grading")
 
 
 class GradingService:
-    """Grades one submission after the other."""
+    """Grades one submission after the other. clock: in seconds, for submissions that are tried again later."""
 
-    def __init__(self, classroom: configured.Classroom) -> None:
+    def __init__(self, classroom: configured.Classroom, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         site, folders = classroom.site, classroom.folders
         self._folders = folders
         self._counts = site.grading.counts
@@ -61,11 +63,11 @@ class GradingService:
 
         One that the grader fails on is tried again later, behind the others.
         """
-        clock = time.monotonic()
+        now_seconds = self._clock()
         waiting = [
             one
             for one in self.queue.waiting(datetime.now(UTC).date().isoformat())
-            if self._not_before.get(one.path, clock) <= clock
+            if self._not_before.get(one.path, now_seconds) <= now_seconds
         ]
         if not waiting:
             return self._entries.grade_own()
@@ -82,7 +84,7 @@ class GradingService:
             text = "%s of %s: %s; again in %.0f s"
             foreseen = isinstance(problem, (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, OSError))
             log.error(text, one.assignment, one.learner, problem, _AFTER_FAILURE_SECONDS, exc_info=not foreseen)
-            self._not_before[one.path] = time.monotonic() + _AFTER_FAILURE_SECONDS
+            self._not_before[one.path] = self._clock() + _AFTER_FAILURE_SECONDS
             self.queue.put_behind(one)
         else:
             self.queue.finish(one, record)

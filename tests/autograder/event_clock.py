@@ -1,7 +1,7 @@
 """A sandbox whose clock moves by events: when a process in it says that it hangs, or how long something takes.
 
 A call on ranks is stopped because it hangs, however fast the machine is; one that does not hang has all the time that
-it needs.
+it needs. A process can also be held until the test lets it go on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from autograder.sandbox.runner import Bubblewrap
 from labkit.linux import proc
@@ -20,11 +21,22 @@ HANG_SECONDS = 0.4
 SAYS_IT_HANGS = "__import__('ctypes').CDLL(None).prctl(15, b'hangs')"
 """An expression after which a process hangs: it takes this name (PR_SET_NAME)."""
 
+LETS_GO = "LETS_GO_ON"
+"""Environment variable: a file without which processes are held, where they ask for it by `IS_HELD`."""
+
+
+def _stops(name: str) -> str:
+    named = f"__import__('ctypes').CDLL(None).prctl(15, b'{name}')"
+    return f"({named}, __import__('os').kill(__import__('os').getpid(), {int(signal.SIGSTOP)}))"
+
+
+IS_HELD = _stops("held")
+"""An expression at which a process stops until the file of `LETS_GO` is there."""
+
 
 def takes(seconds: float) -> str:
     """Return an expression that takes so many seconds: a process with that name stops until they have passed."""
-    named = f"__import__('ctypes').CDLL(None).prctl(15, b'takes {seconds:g}')"
-    return f"({named}, __import__('os').kill(__import__('os').getpid(), {int(signal.SIGSTOP)}))"
+    return _stops(f"takes {seconds:g}")
 
 
 class EventClock:
@@ -39,16 +51,24 @@ class EventClock:
         hung = False
         for pid in self._pids():
             with suppress(OSError):  # it has ended
-                for thread in proc.threads(pid):
-                    name = proc.read(f"{pid}/task/{thread}/comm").decode(errors="replace").strip()
-                    hung |= name == "hangs"
-                    if name.startswith("takes ") and proc.stat(pid)[0] == b"T":
-                        self._seconds += float(name.removeprefix("takes "))
-                        os.kill(pid, signal.SIGCONT)
-        if hung and not self._hung:
-            self._seconds += HANG_SECONDS
+                state = proc.stat(pid)[0]
+                threads = [f"{pid}/task/{thread}" for thread in proc.threads(pid)]
+                names = {proc.read(f"{thread}/comm").decode(errors="replace").strip() for thread in threads}
+                hung |= "hangs" in names and state not in (b"Z", b"X")
+                self._let_go_on(pid, names if state == b"T" else ())
+        if hung:
+            # slowly on: what an earlier call has left may hang, too, such as forks without end
+            self._seconds += HANG_SECONDS / 100 if self._hung else HANG_SECONDS
         self._hung = hung
         return self._seconds
+
+    def _let_go_on(self, pid: int, names: Iterable[str]) -> None:
+        for name in names:
+            if name.startswith("takes "):
+                self._seconds += float(name.removeprefix("takes "))
+                os.kill(pid, signal.SIGCONT)
+            elif name == "held" and Path(os.environ[LETS_GO]).exists():
+                os.kill(pid, signal.SIGCONT)
 
 
 class ByEvents(Bubblewrap):

@@ -8,20 +8,23 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
 import second_exercise
-from event_clock import HANG_SECONDS
+from clocks import ManualClock
+from event_clock import HANG_SECONDS, IS_HELD, LETS_GO
 from grading import grade  # beside this file
 from traitlets.config import Config
+from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.batch import run
+from autograder.batch.launch import WorkerForkServer, begin
 from autograder.batch.lock import CourseLocked, grading_alone
+from autograder.batch.pool import ATTEMPTS, STUCK, Pool
 from autograder.batch.run import NotebookSummary
 from autograder.batch.terminal import harmless
 from autograder.course import Course
@@ -36,7 +39,8 @@ pytestmark = pytest.mark.skipif(not Sandbox().available, reason="needs namespace
 NAME = second_exercise.NAME
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 RIGHT = second_exercise.SOLUTION
-SLOW = RIGHT + "\nimport time\ntime.sleep(2)\n"
+HELD = RIGHT + f"\n{IS_HELD}\n"
+BY_EVENTS = {"Sandbox": {"runner": "event_clock.ByEvents"}}
 MARKS = {"right": 3.0, "twice": 2.0, "untouched": 0.0, "nothing": 0.0}
 
 
@@ -57,6 +61,19 @@ def course(tree: Path) -> Course:
     return course
 
 
+@pytest.fixture
+def lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file without which `HELD` is held in judging."""
+    monkeypatch.setenv(LETS_GO, str(tmp_path / "lets-go"))
+    return tmp_path / "lets-go"
+
+
+@pytest.fixture
+def course_with_held(course: Course, lets_go: Path) -> Course:
+    """The course, where submissions can be held."""
+    return Course(course.folder, Config(BY_EVENTS))
+
+
 def hand_in(course: Course, student: str, module: str) -> None:
     course.submit(student, PHASE, NOTEBOOK, with_module(course.released(PHASE, NOTEBOOK), NAME, module))
 
@@ -67,13 +84,6 @@ def states(lines: Sequence[NotebookSummary]) -> dict[str, tuple[str, bool, float
 
 def marks(course: Course) -> dict[str, float]:
     return {mark.student: mark.score for mark in course.marks(PHASE)}
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.01)
 
 
 def test_marks_are_nbgraders_and_nothing_is_judged_twice(course: Course, tree: Path) -> None:
@@ -157,8 +167,7 @@ def test_what_fails_in_judging_is_an_error_and_no_mark(course: Course) -> None:
 def test_where_the_machine_is_too_slow_it_is_an_error_that_the_next_run_tries_again(course: Course, tree: Path) -> None:
     hand_in(course, "hangs", second_exercise.HANGS)
     hand_in(course, "right", RIGHT)
-    by_events = {"Sandbox": {"runner": "event_clock.ByEvents"}, "JudgeCells": {"timeout": HANG_SECONDS}}
-    course = Course(course.folder, Config(by_events))
+    course = Course(course.folder, Config({**BY_EVENTS, "JudgeCells": {"timeout": HANG_SECONDS}}))
     solution = tree / "solutions" / f"{NAME}.py"
     solution.write_text(second_exercise.SLOW_SOLUTION)
     lines = {line.work.student: line for line in grade(course, PHASE)}
@@ -169,8 +178,9 @@ def test_where_the_machine_is_too_slow_it_is_an_error_that_the_next_run_tries_ag
     assert states(grade(course, PHASE, only_errors=True)) == {"hangs": ("graded", True, 0.0)}
 
 
-def test_a_worker_that_dies_is_replaced_and_its_work_tried_once_more(course: Course) -> None:
-    hand_in(course, "slow", SLOW)
+def test_a_worker_that_dies_is_replaced_and_its_work_tried_once_more(course_with_held: Course, lets_go: Path) -> None:
+    course = course_with_held
+    hand_in(course, "slow", HELD)
     hand_in(course, "right", RIGHT)
     killed: list[int] = []
 
@@ -179,14 +189,40 @@ def test_a_worker_that_dies_is_replaced_and_its_work_tried_once_more(course: Cou
     thread = threading.Thread(target=lambda: lines.extend(run.grade(course, PHASE, ["slow"], workers=1)))
     thread.start()
     while len(killed) < 2:
-        eventually(lambda: _workers(killed))
-        for worker in _workers(killed):
+        for worker in wait_until(lambda: _workers(killed), pause_seconds=0.01):
             worker.kill()
             killed.append(worker.pid)
     thread.join()
     [line] = lines
     assert line.state == "error" and "killed" in line.reason and marks(course) == {}
+    lets_go.touch()
     assert states(grade(course, PHASE)) == {"slow": ("graded", True, 3.0), "right": ("graded", True, 3.0)}
+
+
+def test_a_worker_without_an_outcome_for_half_an_hour_is_ended(course_with_held: Course) -> None:
+    hand_in(course_with_held, "held", HELD)
+    passed, seen = ManualClock(), set[int]()
+
+    def clock() -> float:
+        """Let half an hour pass when the work is under way: each time that it is tried."""
+        held = {one.pid for one in psutil.Process().children(recursive=True) if is_held(one)}
+        if held - seen:
+            passed.advance(STUCK + 1)
+            seen.update(held)
+        return passed()
+
+    begin()
+    forkserver = WorkerForkServer(forked=True)
+    with Pool(course_with_held.folder, course_with_held.options, 1, forkserver, clock=clock) as pool:
+        [outcome] = pool.run([GradingTask("held", PHASE, NOTEBOOK)])
+    assert "killed" in outcome.error and outcome.attempts == ATTEMPTS
+
+
+def is_held(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "held" and process.status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _workers(known: Sequence[int]) -> list[psutil.Process]:
@@ -204,7 +240,16 @@ def words(process: psutil.Process) -> list[str]:
 
 
 def autograding() -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "labkit", "autograde", PHASE, "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "labkit",
+        "autograde",
+        PHASE,
+        "--workers",
+        "1",
+        "--Sandbox.runner=event_clock.ByEvents",
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -215,13 +260,14 @@ def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
 
 
 @pytest.fixture
-def started(course: Course) -> Iterator[subprocess.Popen[str]]:
+def started(course_with_held: Course) -> Iterator[subprocess.Popen[str]]:
     """`labkit autograde` in mid-run: one verdict is stored, the next submission is being judged."""
+    course = course_with_held
     hand_in(course, "a_right", RIGHT)
-    hand_in(course, "b_slow", SLOW)
+    hand_in(course, "b_held", HELD)
     hand_in(course, "c_right", RIGHT)
     with autograding() as run:
-        eventually(
+        wait_until(
             lambda: (
                 VerdictStore(course.folder).latest(GradingTask("a_right", PHASE, NOTEBOOK)) or run.poll() is not None
             )
@@ -230,18 +276,25 @@ def started(course: Course) -> Iterator[subprocess.Popen[str]]:
         run.kill()
 
 
-def test_a_run_that_is_killed_goes_on_where_it_stood(course: Course, started: subprocess.Popen[str]) -> None:
+def test_a_run_that_is_killed_goes_on_where_it_stood(
+    course_with_held: Course, started: subprocess.Popen[str], lets_go: Path
+) -> None:
+    course = course_with_held
     with pytest.raises(CourseLocked, match=f"process {started.pid} on "):
         grade(course, PHASE)
     below = psutil.Process(started.pid).children(recursive=True)
     started.kill()
-    assert len(below) >= 2 and psutil.wait_procs(below, timeout=300)[1] == []
+    assert len(below) >= 2 and psutil.wait_procs(below, timeout=BROKEN_SECONDS)[1] == []
+    lets_go.touch()
     lines = {line.work.student: line for line in grade(course, PHASE, workers=2)}
-    assert marks(course) == {"a_right": 3.0, "b_slow": 3.0, "c_right": 3.0}
-    assert not lines["a_right"].judged and lines["b_slow"].judged
+    assert marks(course) == {"a_right": 3.0, "b_held": 3.0, "c_right": 3.0}
+    assert not lines["a_right"].judged and lines["b_held"].judged
 
 
-def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(course: Course, started: subprocess.Popen[str]) -> None:
+def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(
+    course_with_held: Course, started: subprocess.Popen[str]
+) -> None:
+    course = course_with_held
     below = psutil.Process(started.pid).children(recursive=True)
     started.send_signal(signal.SIGINT)
     said = started.communicate()[0]
@@ -255,7 +308,7 @@ def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(course: Course, sta
 def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
     with autograding() as run:
         command = psutil.Process(run.pid)
-        eventually(lambda: any("forkserver" in words(child) for child in command.children(recursive=True)))
+        wait_until(lambda: any("forkserver" in words(child) for child in command.children(recursive=True)))
         below = command.children(recursive=True)
         for one in below:
             one.suspend()  # as if it took forever

@@ -9,16 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
 import pytest
 import second_exercise
+from clocks import ManualClock
 from nbgrader.api import Gradebook
 from rich.console import Console
 from small_classroom import ROOT, Classroom, small_classroom
+from waiting import wait_until
 
 from autograder.classroom import configured, demo
 from autograder.classroom import site as sites
@@ -26,6 +27,7 @@ from autograder.classroom.challenges.entries import assignment_of
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.folders import Folders
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission, in_turn
+from autograder.classroom.grading_service import GradingService
 from autograder.classroom.overview.attempts import wrong_answers
 from autograder.classroom.overview.class_reader import ClassReader, State
 from autograder.classroom.pages.own_course import assignment_facts
@@ -69,6 +71,7 @@ from pathlib import Path
 from nbgrader.auth import Authenticator
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
+from autograder.classroom.grading_service import GradingService
 from autograder.classroom.grading_queue import GradingQueue
 from autograder.intake.collect import ExchangeCollect
 from labkit.linux import capabilities
@@ -253,12 +256,35 @@ def graded(classroom: Classroom, folders: Folders, until: str = "", more: int = 
         command = [sys.executable, "-P", "-m", "autograder.classroom.grading_service"]
         service = subprocess.Popen(command, env=environment, cwd=classroom.root, stdout=output, stderr=output)
     try:
-        while until not in log.read_text() if until else len(list(folders.graded.glob("*/*"))) < before + more:
+
+        def is_reached() -> bool:
             assert service.poll() is None, log.read_text()
-            time.sleep(0.1)
+            return until in log.read_text() if until else len(list(folders.graded.glob("*/*"))) >= before + more
+
+        wait_until(is_reached, log.read_text)
     finally:
         service.send_signal(signal.SIGKILL)
         service.wait()
+
+
+def test_a_submission_on_which_the_grader_fails_is_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    second_exercise.add_to(tmp_path)
+    folders = Folders(tmp_path / "classroom", tmp_path / "running", "course")
+    folders.running.mkdir()
+    folders.prepare()
+    folders.prepare_learner("ada")
+    site = sites.Site(grading=sites.Grading(on_submit=[PHASE]))
+    clock = ManualClock()
+    service = GradingService(configured.Classroom(site, folders, ["ada"]), clock)
+    arrive(folders.in_exchange("inbound"), "ada", 1)  # of an assignment that is not released
+    assert service.step(), "there is one"
+    clock.advance(29)
+    assert not service.step(), "it failed less than half a minute ago"
+    clock.advance(2)
+    assert service.step()
 
 
 @pytest.mark.slow

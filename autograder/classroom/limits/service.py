@@ -32,8 +32,16 @@ log = logging.getLogger("limits")
 class Looks:
     """Looks at servers on behalf of a hub."""
 
-    def __init__(self, folders: Folders, hub: int, memory_bytes: int, disk_bytes: int) -> None:
-        """hub: PID of JupyterHub. memory_bytes, disk_bytes: limits of each learner; 0: none."""
+    def __init__(
+        self,
+        folders: Folders,
+        hub: int,
+        memory_bytes: int,
+        disk_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """hub: PID of JupyterHub. memory_bytes, disk_bytes: limits of each learner; 0: none. clock: in seconds."""
+        self._clock = clock
         self._folders, self._hub = folders, hub
         self._memory = MemoryLimit(memory_bytes, cgroups.prepare()) if memory_bytes else None
         self._disk = DiskLimit(disk_bytes) if disk_bytes else None
@@ -62,9 +70,9 @@ class Looks:
 
     def wait_for_writing(self, seconds: float) -> None:
         """Wait so long, or until the disk has much less free space than now."""
-        limit = time.monotonic() + seconds
+        limit = self._clock() + seconds
         free = shutil.disk_usage(self._homes).free
-        while time.monotonic() < limit and shutil.disk_usage(self._homes).free > free - self._disk_bytes // 20:
+        while self._clock() < limit and shutil.disk_usage(self._homes).free > free - self._disk_bytes // 20:
             time.sleep(0.5)
 
     def _running(self, kind: str, forget: Callable[[RunningServer], None]) -> list[RunningServer]:
