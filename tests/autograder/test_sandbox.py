@@ -10,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from event_clock import HANG_SECONDS, SAYS_IT_HANGS, ByEvents
 from unix_users import mounts_that_open
+from waiting import BROKEN_SECONDS, wait_until
 
 import autograder
 import labkit
@@ -108,7 +109,7 @@ CALLS = X86_64 if os.uname().machine == "x86_64" else AARCH64
 
 def printed(instance: SandboxInstance, source: str) -> str:
     """Return what a process in the sandbox prints that runs `source`."""
-    run = local(1, forkserver=instance.forkserver).run(Job(source=source, filename="spy.py", timeout=300))
+    run = local(1, forkserver=instance.forkserver).run(Job(source=source, filename="spy.py", timeout=BROKEN_SECONDS))
     assert run.ranks[0].error is None, run.ranks[0].error
     return run.ranks[0].output
 
@@ -266,7 +267,9 @@ def test_submissions_do_not_meet_and_each_has_a_user_of_its_own() -> None:
     sandbox = Sandbox(scratch_bytes=16 << 20)
     with sandbox.open() as first, sandbox.open() as second:
         assert printed(first, LEAVES_TRACES) == "left\n"
-        looked = local(1, forkserver=second.forkserver).run(Job(source=LOOKS_FOR_TRACES, timeout=20)).ranks[0]
+        looked = (
+            local(1, forkserver=second.forkserver).run(Job(source=LOOKS_FOR_TRACES, timeout=BROKEN_SECONDS)).ranks[0]
+        )
         assert looked.output == "[]\nnobody\n"
         assert printed(first, "print('alive')") == "alive\n"
         users = [printed(instance, "import os\nprint(os.getuid())") for instance in (first, second)]
@@ -274,23 +277,26 @@ def test_submissions_do_not_meet_and_each_has_a_user_of_its_own() -> None:
         assert len({*users, "0\n"}) == 3
 
 
-FORK_BOMB = """
+FORK_BOMB = f"""
 import os, time
-count = 0
+count, first = 0, os.getpid()
 try:
     while True:
         if os.fork() == 0:
-            time.sleep(60)
-            os._exit(0)
+            while os.getppid() == first:
+                time.sleep(0.05)
+            {SAYS_IT_HANGS}
+            time.sleep(3600)
         count += 1
 except OSError:
     print(count, flush=True)
 """
+"""Its children stay when it has ended."""
 
 
 def test_a_fork_bomb_is_bounded_and_ends_with_its_sandbox() -> None:
-    with Sandbox(processes=40).open() as instance:
-        run = local(1, forkserver=instance.forkserver).run(Job(source=FORK_BOMB, timeout=10))
+    with Sandbox(processes=40, runner=ByEvents).open() as instance:
+        run = local(1, forkserver=instance.forkserver).run(Job(source=FORK_BOMB, timeout=HANG_SECONDS))
         assert 0 < int(run.ranks[0].output) < 40
 
 
@@ -309,7 +315,7 @@ def test_a_template_that_dies_is_started_anew() -> None:
         assert printed(instance, "print(1)") == "1\n"
         killed = forkserver()
         killed.kill()
-        killed.wait(100)
+        killed.wait(BROKEN_SECONDS)
         # its forks ended with it, and are restarted on demand
         assert printed(instance, "print(2)") == "2\n"
     with Sandbox().open() as instance:
@@ -322,7 +328,7 @@ from autograder.sandbox import Sandbox
 from labkit.clusters import Job
 from labkit.clusters.local import local
 instance = Sandbox().open()
-local(2, forkserver=instance.forkserver).run(Job(source="import time; print('runs', flush=True); time.sleep(100)"),
+local(2, forkserver=instance.forkserver).run(Job(source="import time; print('runs', flush=True); time.sleep(3600)"),
                                   on_output=lambda *_: print("runs", flush=True))
 """
 
@@ -332,12 +338,14 @@ def test_sandboxes_die_with_the_grader() -> None:
         assert grader.stdout is not None
         assert grader.stdout.readline() == "runs\n"
         # bubblewrap twice, two forkservers, a sandbox of each, and of one the supervisor and ranks
-        limit = time.monotonic() + 120
-        while len(below := psutil.Process(grader.pid).children(recursive=True)) != 9:
-            assert time.monotonic() < limit, below
-            time.sleep(0.05)
+
+        def all_below() -> list[psutil.Process]:
+            below = psutil.Process(grader.pid).children(recursive=True)
+            return below if len(below) == 9 else []
+
+        below = wait_until(all_below, lambda: psutil.Process(grader.pid).children(recursive=True))
         grader.send_signal(signal.SIGKILL)
-        assert psutil.wait_procs(below, timeout=300)[1] == []
+        assert psutil.wait_procs(below, timeout=BROKEN_SECONDS)[1] == []
 
 
 TRIES = """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
+from event_clock import HANG_SECONDS, IS_HELD, LETS_GO, SAYS_IT_HANGS, ByEvents
+from waiting import BROKEN_SECONDS, wait_until
 
-from autograder.sandbox import Sandbox, SandboxInstance
+from autograder.sandbox import Sandbox, SandboxInstance, Usage
 from autograder.sandbox.cgroups import Cgroup, find
-from labkit.clusters import Job, Run
+from labkit.clusters import Job, OnOutput, Run
 from labkit.clusters.forkserver import ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
@@ -21,21 +22,40 @@ COUNTING = [False, True] if find() else [False]
 """By the watchdog alone, and by control groups where this machine supports them."""
 
 
-def ran(instance: SandboxInstance, source: str, ranks: int = 1, timeout: float = 30.0) -> Run:
-    return local(ranks, forkserver=instance.forkserver).run(Job(source=source, timeout=timeout))
+def ran(instance: SandboxInstance, source: str, ranks: int = 1) -> Run:
+    return local(ranks, forkserver=instance.forkserver).run(Job(source=source, timeout=BROKEN_SECONDS))
 
 
 HOLDS = """
 import time
 held = bytearray(b"x") * (200 << 20)
-time.sleep(120)  # until all ranks hold theirs, however late some of them begin
+time.sleep(3600)  # until all ranks hold theirs, however late some of them begin
 """
+SAYS_IT_HOLDS = f"print('holds', flush=True)\n{IS_HELD}\n"
+"""Ends a program that is held until its sandbox has been looked at."""
+
+
+def look_while_held(instance: SandboxInstance, lets_go: Path, seen: list[Usage]) -> OnOutput:
+    """Return what is called with the ranks' output: note the usage, then let them go on."""
+
+    def look(*_: object) -> None:
+        if not lets_go.exists():
+            seen.append(instance.usage())
+            lets_go.touch()
+
+    return look
+
+
+@pytest.fixture
+def lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(LETS_GO, str(tmp_path / "lets-go"))
+    return tmp_path / "lets-go"
 
 
 @pytest.mark.parametrize("cgroups", COUNTING)
 def test_memory_is_limited_for_all_processes_together(cgroups: bool) -> None:
     with Sandbox(memory_bytes=700 << 20, cgroups=cgroups).open() as instance:
-        run = ran(instance, HOLDS, ranks=5, timeout=240)
+        run = ran(instance, HOLDS, ranks=5)
         assert not run.ok
         usage = instance.usage()
         assert usage.memory_kills >= 1 and usage.memory_peak_bytes > 500 << 20, usage
@@ -53,17 +73,16 @@ HIDES = {
 
 
 @pytest.mark.parametrize("cgroups", COUNTING)
-def test_no_kind_of_memory_is_overlooked(cgroups: bool) -> None:
+def test_no_kind_of_memory_is_overlooked(cgroups: bool, lets_go: Path) -> None:
     for where, source in HIDES.items():
-        with Sandbox(scratch_bytes=400 << 20, file_bytes=400 << 20, cgroups=cgroups).open() as instance:
-            seen = []
-            # virtual ranks have their own clock
-            waits = "import threading\nthreading.Event().wait(2)"
-            job = Job(source=f"{source}\nprint('holds', flush=True)\n{waits}", timeout=30)
+        lets_go.unlink(missing_ok=True)
+        limits = {"scratch_bytes": 400 << 20, "file_bytes": 400 << 20}
+        with Sandbox(**limits, cgroups=cgroups, runner=ByEvents).open() as instance:
+            seen: list[Usage] = []
+            job = Job(source=f"{source}\n{SAYS_IT_HOLDS}", timeout=BROKEN_SECONDS)
             virtually = virtual(nproc_per_node=1, ranks="processes", forkserver=instance.forkserver)
-            run = (virtually if "virtual" in where else local(1, forkserver=instance.forkserver)).run(
-                job, on_output=lambda *_, e=instance, seen=seen: seen.append(e.usage())
-            )
+            cluster = virtually if "virtual" in where else local(1, forkserver=instance.forkserver)
+            run = cluster.run(job, on_output=look_while_held(instance, lets_go, seen))
             assert run.ok, run.ranks[0].error
             assert seen[0].memory_peak_bytes > 300 << 20, where
 
@@ -72,9 +91,7 @@ def test_no_kind_of_memory_is_overlooked(cgroups: bool) -> None:
 def test_cpu_time_is_limited_for_all_processes_together(cgroups: bool) -> None:
     with Sandbox(cpu_seconds=1, cgroups=cgroups).open() as instance:
         ran(instance, "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass", ranks=3)
-        limit = time.monotonic() + 600
-        while not instance.ended and time.monotonic() < limit:
-            time.sleep(0.05)
+        wait_until(lambda: instance.ended)
         with pytest.raises(ForkServerDied, match="more than 1 s of CPU time"):
             ran(instance, "1 + 1")
         assert instance.ended == "it used more than 1 s of CPU time"
@@ -82,33 +99,35 @@ def test_cpu_time_is_limited_for_all_processes_together(cgroups: bool) -> None:
 
 
 def test_the_time_of_a_whole_submission_is_limited() -> None:
-    with Sandbox(wall_seconds=1.0).open() as instance:
-        run = ran(instance, "import time\ntime.sleep(60)")
+    with Sandbox(wall_seconds=HANG_SECONDS / 2, runner=ByEvents).open() as instance:
+        run = ran(instance, f"import time\n{SAYS_IT_HANGS}\ntime.sleep(3600)")
         assert not run.ok
-        assert instance.ended == "it took longer than 1 s"
-        with pytest.raises(ForkServerDied, match="took longer than 1 s"):
+        assert instance.ended == f"it took longer than {HANG_SECONDS / 2:g} s"
+        with pytest.raises(ForkServerDied, match=f"took longer than {HANG_SECONDS / 2:g} s"):
             ran(instance, "1 + 1")
 
 
 ALL_REDUCE = """
-import time, torch, torch.distributed as dist
+import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 x = torch.ones(NUMEL)
 dist.all_reduce(x)
 assert x[0] == dist.get_world_size()
 dist.barrier()
-time.sleep(HOLD)
 """
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_kernel_counts_what_real_ranks_send(ranks: int) -> None:
+def test_the_kernel_counts_what_real_ranks_send(ranks: int, lets_go: Path) -> None:
     nbytes = 8 << 20
-    program = ALL_REDUCE.replace("HOLD", "1.0")  # without control groups processes are sampled
-    with Sandbox().open() as instance:
-        assert ran(instance, program.replace("NUMEL", "1"), ranks).ok
+    with Sandbox(runner=ByEvents).open() as instance:
+        assert ran(instance, ALL_REDUCE.replace("NUMEL", "1"), ranks).ok
         before = instance.usage().network_bytes
-        run = ran(instance, program.replace("NUMEL", str(nbytes // 4)), ranks)
+        # without control groups processes are sampled
+        program = ALL_REDUCE.replace("NUMEL", str(nbytes // 4)) + SAYS_IT_HOLDS
+        look = look_while_held(instance, lets_go, [])
+        job = Job(source=program, timeout=BROKEN_SECONDS)
+        run = local(ranks, forkserver=instance.forkserver).run(job, on_output=look)
         assert run.ok, run.ranks[0].error
         theory = 2 * (ranks - 1) * nbytes
         sent = instance.usage().network_bytes - before
