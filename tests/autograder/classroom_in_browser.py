@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 import second_exercise
+from browsers import new_context
 from nbformat.reader import NotJSONError
 from playwright.sync_api import Browser, FrameLocator, Page, expect
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+from waiting import wait_until
 
 
 def logged_in(browser: Browser, address: str, name: str, password: str) -> Page:
     """Return the page that follows the login."""
-    context = browser.new_context(viewport={"width": 1400, "height": 1000})
-    context.set_default_timeout(240_000)  # of its other pages, too
-    page = context.new_page()
+    page = new_context(browser, viewport={"width": 1400, "height": 1000}).new_page()
     page.goto(address)
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)
@@ -62,17 +60,20 @@ def solve(page: Page, file: Path, module: str = second_exercise.SOLUTION) -> Non
     page.locator(".jp-NotebookPanel").wait_for()
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     cell = page.locator(".jp-CodeCell .cm-content", has_text="%%exercise")
-    for _ in range(10):  # on a busy machine JupyterLab shows a notebook before it accepts keys
+
+    def is_written() -> bool:
+        # on a busy machine JupyterLab shows a notebook before it accepts keys
         cell.click()
         page.keyboard.press("Control+A")
         page.keyboard.insert_text(f"%%exercise {second_exercise.NAME}\n{module}")
-        with suppress(AssertionError):
-            expect(cell).to_contain_text("isend", timeout=6_000)
-            break
-    for _ in range(100):
+        return "isend" in cell.inner_text()
+
+    def is_saved() -> bool:
         page.keyboard.press("Control+S")
-        with suppress(NotJSONError):  # the server empties the file before it writes it
-            if any("isend" in cell.source for cell in nbformat.read(file, as_version=4).cells):
-                return
-        page.wait_for_timeout(500)
-    raise AssertionError("the notebook was not saved")
+        try:
+            return any("isend" in cell.source for cell in nbformat.read(file, as_version=4).cells)
+        except NotJSONError:  # the server empties the file before it writes it
+            return False
+
+    wait_until(is_written, cell.inner_text, pause_seconds=0.5)
+    wait_until(is_saved, file.read_text, pause_seconds=0.5)

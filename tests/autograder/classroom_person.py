@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 import uuid
 
 import requests
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
+from waiting import BROKEN_SECONDS, wait_until
 
 FOUR_RANKS = """
 %load_ext labkit
@@ -33,9 +33,9 @@ class Person:
         self.session = requests.Session()
         if certificate:
             self.session.verify, self.session.trust_env = certificate, False  # variables name other certificates
-        page = self.session.get(f"{address}/hub/login", timeout=60)
+        page = self.session.get(f"{address}/hub/login", timeout=BROKEN_SECONDS)
         form = {"username": name, "password": password, "_xsrf": xsrf(page.text)}
-        self.login = self.session.post(f"{address}/hub/login", data=form, timeout=60, allow_redirects=False)
+        self.login = self.session.post(f"{address}/hub/login", data=form, timeout=BROKEN_SECONDS, allow_redirects=False)
 
     @property
     def logged_in(self) -> bool:
@@ -46,16 +46,20 @@ class Person:
         return f"{self.address}/user/{self.name}"
 
     def get(self, path: str) -> requests.Response:
-        return self.session.get(f"{self.address}{path}", timeout=60)
+        return self.session.get(f"{self.address}{path}", timeout=BROKEN_SECONDS)
 
     def start_server(self) -> None:
         """Visit the hub's page for one's own server until it is ready; the visit also gives the server's cookies."""
-        page = self.session.get(f"{self.address}/hub/spawn", timeout=120)
-        limit = time.monotonic() + 240
-        while "/hub/" in page.url and time.monotonic() < limit:
-            assert "Error" not in page.text.partition("<title>")[2].partition("</title>")[0], page.text
-            time.sleep(0.3)
-            page = self.session.get(f"{self.server}/lab", timeout=60)
+        page = self.session.get(f"{self.address}/hub/spawn", timeout=BROKEN_SECONDS)
+
+        def is_ready() -> bool:
+            nonlocal page
+            if "/hub/" in page.url:
+                assert "Error" not in page.text.partition("<title>")[2].partition("</title>")[0], page.text
+                page = self.session.get(f"{self.server}/lab", timeout=BROKEN_SECONDS)
+            return "/hub/" not in page.url
+
+        wait_until(is_ready, lambda: page.url, pause_seconds=0.3)
         assert page.url.startswith(self.server), page.url
 
     def stop_server(self) -> requests.Response:
@@ -63,7 +67,7 @@ class Person:
         self.get("/hub/home")
         token = next(c.value for c in self.session.cookies if c.name == "_xsrf" and c.path == "/hub/")
         url, headers = f"{self.address}/hub/api/users/{self.name}/server", {"X-XSRFToken": str(token)}
-        return self.session.delete(url, headers=headers, timeout=120)
+        return self.session.delete(url, headers=headers, timeout=BROKEN_SECONDS)
 
     def post(self, path: str, **fields: object) -> requests.Response:
         """Post JSON to one's own server, as JupyterLab does."""
@@ -73,7 +77,7 @@ class Person:
         """Send JSON to a server behind the hub, whose pages were visited before. server: such as `/user/ada`."""
         token = next(c.value for c in self.session.cookies if c.name == "_xsrf" and c.path == f"{server}/")
         url, headers = f"{self.address}{server}{path}", {"X-XSRFToken": str(token)}
-        return self.session.request(method, url, json=fields, headers=headers, timeout=300)
+        return self.session.request(method, url, json=fields, headers=headers, timeout=BROKEN_SECONDS)
 
     def run(self, code: str) -> str:
         """Run code in a new kernel of one's own server; return its output, with errors."""
@@ -85,7 +89,7 @@ class Person:
 
 async def execute(url: str, headers: dict[str, str], code: str, certificate: str = "") -> str:
     """Run code in the kernel whose channels are at `url`; return its output, with errors."""
-    request = HTTPRequest(url, headers=headers, request_timeout=120, ca_certs=certificate or None)
+    request = HTTPRequest(url, headers=headers, request_timeout=BROKEN_SECONDS, ca_certs=certificate or None)
     connection = await websocket_connect(request)
     identity = uuid.uuid4().hex
     header = {"msg_id": identity, "msg_type": "execute_request", "username": "", "session": identity, "version": "5.3"}
@@ -94,7 +98,7 @@ async def execute(url: str, headers: dict[str, str], code: str, certificate: str
     await connection.write_message(json.dumps(message))
     output = ""
     while True:
-        text = await asyncio.wait_for(connection.read_message(), 240)
+        text = await asyncio.wait_for(connection.read_message(), BROKEN_SECONDS)
         assert text is not None, f"the kernel's connection was closed after {output!r}"
         said = json.loads(text)
         if said["parent_header"].get("msg_id") != identity:

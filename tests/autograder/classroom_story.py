@@ -8,9 +8,9 @@ the hub is stopped and started again. The story is the same wherever learners' s
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
@@ -18,14 +18,14 @@ from threading import Barrier, BrokenBarrierError
 import nbformat
 import psutil
 import second_exercise
-from classroom_in_browser import FLAGS, Formgrader, assignments, logged_in, solve
-from playwright.sync_api import BrowserContext, Error, Page, expect, sync_playwright
+from browsers import chromium
+from classroom_in_browser import Formgrader, assignments, logged_in, solve
+from playwright.sync_api import BrowserContext, Error, Page, expect
 from small_classroom import Classroom, Hub
-from system_packages import needs_packages, program
+from system_packages import needs_packages
+from waiting import wait_until
 
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
-
-PATIENCE_SECONDS = 240
 
 TWO_RANKS = """%%torchrun -n 2
 import torch, torch.distributed as dist
@@ -73,8 +73,7 @@ class Place:
 def three_people(place: Place) -> None:
     """Act the story; raises what went wrong for somebody in it."""
     needs_packages("chromium")
-    expect.set_options(timeout=1000 * PATIENCE_SECONDS)
-    meet = Barrier(4, timeout=6 * PATIENCE_SECONDS)
+    meet = Barrier(4)  # each step has its own limit, and a failure aborts it
     with place.classroom.site.open("a") as file:
         file.write(f'[grading]\non_submit = ["{PHASE}"]\n')
     with ThreadPoolExecutor(3) as pool:
@@ -89,7 +88,7 @@ def three_people(place: Place) -> None:
                 meet.wait()  # for the release
                 service, *inside = in_a_judgement(place.classroom, hub, lambda: meet.broken)
                 service.kill()
-                assert ended([service, *inside])
+                wait_for_end([service, *inside])
                 meet.wait()  # until all have submitted
                 servers = [place.processes(hub, name)[0] for name in place.learners]
             assert [_goes_on(server) for server in servers] == [place.goes_on] * 2
@@ -118,17 +117,20 @@ def in_a_judgement(
     By then nbgrader has written a part of what it makes of the submission.
     """
     written = classroom.folder / "course/autograded"
-    while True:
+
+    def judging() -> list[psutil.Process]:
+        assert hub.process.poll() is None
+        if given_up():
+            raise BrokenBarrierError
         for service in running(hub, "-m autograder.classroom.grading_service"):
             if "ending_with_hub" in " ".join(service.cmdline()) or not list(written.glob(f"*/{PHASE}/*.ipynb")):
                 continue
             inside = service.children(recursive=True)
             if any("bwrap" in one.name() for one in inside):
                 return [service, *inside]
-        assert hub.process.poll() is None
-        if given_up():
-            raise BrokenBarrierError
-        time.sleep(0.02)
+        return []
+
+    return wait_until(judging, pause_seconds=0.02)
 
 
 def running(hub: Hub, part: str) -> list[psutil.Process]:
@@ -143,14 +145,9 @@ def running(hub: Hub, part: str) -> list[psutil.Process]:
     return found
 
 
-def ended(processes: list[psutil.Process]) -> bool:
-    """Wait until all of them have ended, whoever asks for their exit status; return False if one goes on."""
-    limit = time.monotonic() + 120
-    while any(map(_goes_on, processes)):
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.05)
-    return True
+def wait_for_end(processes: list[psutil.Process]) -> None:
+    """Wait until all of them have ended, whoever asks for their exit status."""
+    wait_until(lambda: not any(map(_goes_on, processes)), lambda: [one for one in processes if _goes_on(one)])
 
 
 def _goes_on(process: psutil.Process) -> bool:
@@ -169,11 +166,9 @@ def _password(place: Place, hub: Hub, name: str) -> str:
 def _in_a_browser(place: Place, name: str, password: str, meet: Barrier, do: Callable[[Page], Page]) -> None:
     """Do something as a person in a browser of its own."""
     try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
+        with chromium() as browser:  # of this thread: Playwright's objects belong to the thread that made them
             context: BrowserContext = do(logged_in(browser, place.classroom.address, name, password)).context
             context.close()
-            browser.close()
     except BaseException:
         meet.abort()
         raise
@@ -204,10 +199,11 @@ def _teach(place: Place, meet: Barrier) -> Callable[[Page], Page]:
         meet.wait()
         looking = _again(looking, address)
         for name, marks in place.marks().items():
-            limit = time.monotonic() + PATIENCE_SECONDS
-            while f"{marks} of 3 points" not in (shown := row(looking, name)):
-                assert time.monotonic() < limit, shown
-                looking.wait_for_timeout(500)
+            wait_until(
+                lambda name=name, marks=marks: f"{marks} of 3 points" in row(looking, name),  # type: ignore[misc]
+                lambda name=name: row(looking, name),  # type: ignore[misc]
+                pause_seconds=0.5,
+            )
         return looking
 
     return do
@@ -243,10 +239,7 @@ def _learn(place: Place, name: str, meet: Barrier, hub: Hub) -> Callable[[Page],
         page = _again(page, place.classroom.address)
         expect(page.get_by_role("heading", name="Course home")).to_be_visible()
         assert _cells(file) == before
-        limit = time.monotonic() + PATIENCE_SECONDS
-        while not place.records(name):
-            assert time.monotonic() < limit, f"{name}'s submission was not judged"
-            page.wait_for_timeout(200)
+        wait_until(lambda: place.records(name), lambda: f"{name}'s submission was not judged", pause_seconds=0.2)
         expect(page.locator(".labkit-marks")).to_contain_text(f"Marks: {marks} of 3")
         with assignments(page):
             page.get_by_role("button", name="Fetch Feedback").click()
@@ -292,23 +285,27 @@ def _lose_server(place: Place, hub: Hub, name: str, page: Page) -> Page:
     file = place.home(name) / PHASE / f"{NOTEBOOK}.ipynb"
     before = _cells(file)
     _run_new_cell(page, WITHOUT_END)
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while not all((file.parent / f"rank-{rank}").exists() for rank in range(2)):
-        assert time.monotonic() < limit, "the cell did not run"
-        page.wait_for_timeout(100)
+    ran = [file.parent / f"rank-{rank}" for rank in range(2)]
+    wait_until(lambda: all(path.exists() for path in ran), lambda: "the cell did not run")
     everything = place.processes(hub, name)
     assert len(everything) >= 4, f"server, kernel, two ranks: {everything}"
     everything[0].kill()
-    assert ended(everything)
+    wait_for_end(everything)
     page = _again(page, place.classroom.address)
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while True:  # the hub looks every half a minute; a cluster may have started the server again by itself
-        try:
+
+    look_ms = 20_000
+
+    def is_home() -> bool:
+        # the hub looks every half a minute; a cluster may have started the server again by itself
+        nonlocal look_ms
+        with suppress(Error):
             page.goto(f"{place.classroom.address}/hub/spawn")
-            page.get_by_role("heading", name="Course home").wait_for(timeout=20_000)
-            break
-        except Error:
-            assert time.monotonic() < limit, page.content()
+            page.get_by_role("heading", name="Course home").wait_for(timeout=look_ms)
+            return True
+        look_ms *= 2  # JupyterLab may need longer on a busy machine
+        return False
+
+    wait_until(is_home, page.content, pause_seconds=0.5)
     assert [one for one in _cells(file) if one in before] == before
     return page
 

@@ -13,10 +13,10 @@ import html
 import json
 import secrets
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -115,7 +115,7 @@ class Provider:
     def launch(self, asked: dict[str, str]) -> str:
         """Return the page that posts a signed launch to the tool."""
         assert asked["client_id"] == CLIENT and asked["response_mode"] == "form_post", asked
-        now = int(time.time())
+        now = int(datetime.now(UTC).timestamp())
         claims = {
             "iss": self.platform, "aud": CLIENT, "sub": "42", "iat": now, "exp": now + 300, "nonce": asked["nonce"],
             f"{_LTI}message_type": "LtiResourceLinkRequest", f"{_LTI}version": "1.3.0", f"{_LTI}deployment_id": "1",

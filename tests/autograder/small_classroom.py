@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import nbformat
 import second_exercise
+from waiting import BROKEN_SECONDS, wait_until
 
 import autograder
 from labkit.linux.free_port import free_port
@@ -79,14 +79,17 @@ class Classroom:
                 [*self.prefix, *command], env=self.environment, cwd=self.root, stdout=output, stderr=output
             )
         try:
-            while "Ctrl-C stops the hub" not in log.read_text():
+
+            def is_up() -> bool:
                 assert hub.poll() is None, log.read_text()
-                time.sleep(0.1)
+                return "Ctrl-C stops the hub" in log.read_text()
+
+            wait_until(is_up, log.read_text, pause_seconds=0.1)
             yield Hub(hub, log.read_text())
         finally:
             if hub.poll() is None:
                 hub.send_signal(signal.SIGINT)
-            hub.wait(240)
+            hub.wait(BROKEN_SECONDS)
 
 
 @dataclass

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,12 +16,14 @@ import pytest
 import requests
 import second_exercise
 from accessibility import barriers
-from classroom_in_browser import FLAGS, Formgrader, assignments, logged_in, solve
+from browsers import chromium
+from classroom_in_browser import Formgrader, assignments, logged_in, solve
 from classroom_person import Person
+from classroom_story import wait_for_end
 from nbgrader.api import Gradebook
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from small_classroom import ROOT, Classroom, Hub, small_classroom
-from system_packages import needs_packages, program
+from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.classroom.challenges.leaderboard import Judgement, Leaderboard
 from labkit.challenges.challenge import Outcome
@@ -101,12 +102,8 @@ def hub(classroom: Classroom) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def browser(hub: Hub) -> Iterator[Browser]:
-    needs_packages("chromium")
-    expect.set_options(timeout=240_000)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +162,8 @@ def test_a_learner_who_fills_memory_or_disk_loses_the_program_that_does_and_read
     memory = "held = []\nwhile True: held.append(b'x' * (50 << 20))"
     assert ada.run(fills.format(program=memory)) == "-9\n"
     notices = "from labkit import hub_notices\nprint(*hub_notices.since(0))"
-    said = ""
-    while "memory" not in said:  # the kernel of the machine may have ended it before the hub has looked
-        time.sleep(0.5)
-        said = ada.run(notices)
+    # the kernel of the machine may have ended it before the hub has looked
+    said = wait_until(lambda: "memory" in (said := ada.run(notices)) and said, pause_seconds=0.5)
     assert "Your server may use 1.5 GiB of memory" in said and "largest process" in said
     assert "Your server may use 1.5 GiB of memory" in ada.get("/services/classroom/").text
     assert "of memory" not in grace.get("/services/classroom/").text
@@ -177,10 +172,9 @@ def test_a_learner_who_fills_memory_or_disk_loses_the_program_that_does_and_read
         "for number in range(200):\n open(f'fill{number}', 'wb').write(bytes(50 << 20)); import time; time.sleep(0.2)"
     )
     ada.run(fills.format(program=disk).replace("subprocess.run", "subprocess.Popen").replace(".returncode", ".pid"))
-    shown = ""
-    while "since more was written" not in shown:
-        time.sleep(0.5)
-        shown = ada.get("/services/classroom/").text
+    shown = wait_until(
+        lambda: "since more was written" in (page := ada.get("/services/classroom/").text) and page, pause_seconds=0.5
+    )
     assert "Kernels, ranks and terminals were ended" in shown and "Delete what you do not need" in shown
     home = classroom.folder / "homes/ada"
     assert len(list(home.glob("fill*"))) < 200
@@ -258,10 +252,14 @@ def test_an_entry_goes_from_a_learner_s_server_to_the_standings(ada: Person, cla
     said = ada.run("!labkit challenge goodput mine.py --send 'Achilles'")
     assert "sent: mine.py to goodput, as 'Achilles'" in said and "/services/classroom/ on the hub" in said
     page = "/services/classroom/challenges/goodput"
-    seen = [ada.get(page).text]
-    while "does not count" not in (shown := seen[-1]):
-        time.sleep(0.5)
+    seen: list[str] = []
+
+    def is_judged() -> bool:
         seen.append(ada.get(page).text)
+        return "does not count" in seen[-1]
+
+    wait_until(is_judged, lambda: seen[-1], pause_seconds=0.5)
+    shown = seen[-1]
     assert all("It is being judged now." in one for one in seen[:-1]), "the only one in the queue"
     assert "storm 1: RuntimeError on rank 1 at challenges/entry.py, line 3" in shown
     assert "&lt;img src=x onerror=alert(1)&gt;" in shown and "<img" not in shown
@@ -269,8 +267,8 @@ def test_an_entry_goes_from_a_learner_s_server_to_the_standings(ada: Person, cla
 
 def test_the_course_s_page_needs_a_login_and_takes_nothing(ada: Person, classroom: Classroom) -> None:
     page = f"{classroom.address}/services/classroom/"
-    assert requests.get(page, timeout=60).url.startswith(f"{classroom.address}/hub/login")
-    assert ada.session.post(page, timeout=60).status_code == 403, "XSRF"
+    assert requests.get(page, timeout=BROKEN_SECONDS).url.startswith(f"{classroom.address}/hub/login")
+    assert ada.session.post(page, timeout=BROKEN_SECONDS).status_code == 403, "XSRF"
     policy = ada.get("/services/classroom/").headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "script-src" not in policy and "form-action 'none'" in policy
 
@@ -283,7 +281,7 @@ def look_at_the_class(page: Page, classroom: Classroom) -> None:
     expect(table.get_by_role("row", name="grace")).to_contain_text("not handed in")
     assert barriers(page, "html") == []
     for kind, header in (("table", "assignment,duedate"), ("for Canvas", "Student,ID"), ("for Moodle", "Username,")):
-        with page.expect_download(timeout=240_000) as download:
+        with page.expect_download() as download:
             page.get_by_role("link", name=kind).press("Enter")
         text = download.value.path().read_text()
         assert text.startswith(header) and "ada" in text, text
@@ -332,11 +330,12 @@ def test_from_release_to_feedback_read_by_the_learner(browser: Browser, classroo
     following.press("Enter")
     solve(ada, file)
     file.with_name("renamed.ipynb").unlink()
-    limit = time.monotonic() + 240
     place = classroom.folder / "homes/ada/.progress/place.json"
-    while not place.exists() or json.loads(place.read_text())["cell"] != "exercise":
-        assert time.monotonic() < limit, "the place was not saved"
-        ada.wait_for_timeout(200)
+    wait_until(
+        lambda: place.exists() and json.loads(place.read_text())["cell"] == "exercise",
+        lambda: "the place was not saved",
+        pause_seconds=0.2,
+    )
     home.click()
     expect(ada.locator(".labkit-home")).to_contain_text("at “pass_it_on”, 5 minutes")
     with assignments(ada):
@@ -401,7 +400,7 @@ def test_standings_show_names_that_learners_chose_and_traces_once_they_are_open(
     assert "ada" not in page.content(), "nobody sees who has chosen a name"
     link = page.get_by_role("link", name="trace of Achilles, racks")
     link.focus()
-    with page.expect_download(timeout=240_000) as download:
+    with page.expect_download() as download:
         page.keyboard.press("Enter")
     assert "traceEvents" in json.loads(download.value.path().read_text())
     assert barriers(page, "html") == []
@@ -422,6 +421,5 @@ def test_a_killed_hub_leaves_nothing_behind(ada: Person, hub: Hub) -> None:
         assert any(part in command for command in commands.values()), (part, commands)
     (jupyterhub,) = (one for one in started if "jupyterhub_config.py" in commands.get(one.pid, ""))
     jupyterhub.kill()
-    assert hub.process.wait(240) == 2
-    psutil.wait_procs(started, timeout=240)
-    assert [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert hub.process.wait(BROKEN_SECONDS) == 2
+    wait_for_end(started)

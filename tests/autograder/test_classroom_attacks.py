@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,14 +16,15 @@ import psutil
 import pytest
 import requests
 import second_exercise
-from classroom_in_browser import FLAGS, Formgrader, logged_in
+from browsers import chromium
+from classroom_in_browser import Formgrader, logged_in
 from classroom_person import Person
 from foreign_page import ATTACK, POST_AND_FOLLOW, allowed, foreign_site
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect
 from small_classroom import Classroom, Hub, small_classroom
-from system_packages import needs_packages, program
+from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.classroom import configured
 from autograder.submissions import with_module
@@ -138,7 +138,9 @@ def test_nor_does_a_token_that_the_learner_has_asked_for(ada: Person, classroom:
     nobody, headers = without_login(classroom), {"Authorization": f"token {token}"}
 
     def status(method: str, path: str, body: object) -> int:
-        return nobody.request(method, classroom.address + path, headers=headers, json=body, timeout=60).status_code
+        return nobody.request(
+            method, classroom.address + path, headers=headers, json=body, timeout=BROKEN_SECONDS
+        ).status_code
 
     assert status("GET", "/hub/api/user", {}) == 200
     said = {(method, path): status(method, f"/hub/api{path}", body) for method, path, body in ATTEMPTS}
@@ -181,7 +183,7 @@ def test_each_service_s_token_has_only_what_the_service_needs(
 
     def status(token: str, method: str, path: str) -> int:
         headers, url = {"Authorization": f"token {token}"}, f"{classroom.address}{path}"
-        return nobody.request(method, url, headers=headers, json={}, timeout=60).status_code
+        return nobody.request(method, url, headers=headers, json={}, timeout=BROKEN_SECONDS).status_code
 
     for name, token in tokens.items():
         allowed = 200 if name == "culler" else 403
@@ -200,11 +202,10 @@ def test_each_service_s_token_has_only_what_the_service_needs(
 
 def test_the_culler_needs_no_certificate(ada: Person, classroom: Classroom) -> None:
     log = classroom.folder / "hub/hub.log"
-    limit = time.monotonic() + 240
-    while not (asked := re.search(r"GET /hub/api/users.*culler", log.read_text())) and time.monotonic() < limit:
-        time.sleep(0.3)
+    asked = wait_until(lambda: re.search(r"GET /hub/api/users.*culler", log.read_text()), log.read_text)
+    assert asked is not None
     said = log.read_text()
-    assert asked and f"200 {asked[0]}" in said and "CERTIFICATE" not in said, said
+    assert f"200 {asked[0]}" in said and "CERTIFICATE" not in said, said
 
 
 def test_cookies_are_for_tls_alone_and_no_other_site_s_page_can_post(
@@ -223,7 +224,7 @@ def test_cookies_are_for_tls_alone_and_no_other_site_s_page_can_post(
         "/hub/api/users/instructor/tokens",
     ):
         for headers in ({}, elsewhere):
-            posted = instructor.session.post(f"{classroom.address}{path}", headers=headers, timeout=60)
+            posted = instructor.session.post(f"{classroom.address}{path}", headers=headers, timeout=BROKEN_SECONDS)
             assert posted.status_code == 403, (path, headers, posted.status_code)
     for path in ("/hub/home", "/services/small-course/lab", "/services/classroom/"):
         policy = instructor.get(path).headers["Content-Security-Policy"]
@@ -299,9 +300,7 @@ def graded(ada: Person, classroom: Classroom) -> dict[str, object]:
     code = HAND_IN.replace("{PHASE}", PHASE).replace("FILES", repr(files))
     assert ada.run(code) == ""
     records = classroom.folder / "graded/ada"
-    limit = time.monotonic() + 300
-    while not (found := list(records.glob("*+forged.json"))) and time.monotonic() < limit:
-        time.sleep(0.3)
+    found = wait_until(lambda: list(records.glob("*+forged.json")), pause_seconds=0.3)
     return dict(json.loads(found[0].read_text()))
 
 
@@ -346,10 +345,7 @@ def test_a_learner_s_course_is_the_own_one_whatever_the_request_says(
     ada: Person, classroom: Classroom, hub: Hub, graded: dict[str, object]
 ) -> None:
     grace, feedback = person(classroom, "grace"), classroom.exchange / "feedback"
-    limit = time.monotonic() + 300
-    while not (theirs := list((feedback / "grace").glob("[!.]*.html"))) and time.monotonic() < limit:
-        time.sleep(0.3)
-    (page,) = theirs
+    (page,) = wait_until(lambda: list((feedback / "grace").glob("[!.]*.html")), pause_seconds=0.3)
     marks = {}
     for one in (ada, grace):
         one.get("/services/classroom/")
@@ -372,18 +368,13 @@ def test_a_learner_s_course_is_the_own_one_whatever_the_request_says(
     assert ada.get("/user/grace/labkit/course").status_code in (403, 404)
     nobody = without_login(classroom)
     for path in ("/hub/api/course", "/services/classroom/mine"):
-        assert nobody.get(f"{classroom.address}{path}", timeout=60).status_code == 403
+        assert nobody.get(f"{classroom.address}{path}", timeout=BROKEN_SECONDS).status_code == 403
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    needs_packages("chromium")
-    expect.set_options(timeout=240_000)
-    with sync_playwright() as playwright:
-        flags = [*FLAGS, "--ignore-certificate-errors"]
-        browser = playwright.chromium.launch(executable_path=program("chromium"), args=flags)
+    with chromium("--ignore-certificate-errors") as browser:
         yield browser
-        browser.close()
 
 
 REFUSED = re.compile(r"(refused to connect\.|ERROR (400|403))$")
@@ -413,10 +404,13 @@ def test_nothing_of_a_submission_runs_in_the_instructor_s_browser(
     control = f"{classroom.address}/hub/control"
     page.route(control, lambda route: route.fulfill(body="".join(ACTIVE), content_type="text/html"))
     visit(page, control)
-    limit, each = time.monotonic() + 240, {"script", "img", "svg", "details", "frame", "link"}
-    while seen() != each:
-        assert time.monotonic() < limit, f"unprotected, each of them runs, not only {seen()}"
-        page.wait_for_timeout(100)
+    each = {"script", "img", "svg", "details", "frame", "link"}
+
+    def has_run_each() -> bool:
+        page.wait_for_timeout(100)  # Playwright takes in what happens while one of its functions waits
+        return seen() == each
+
+    wait_until(has_run_each, lambda: f"unprotected, each of them runs, not only {seen()}")
     asked.clear()
 
     course = f"{classroom.address}/services/small-course"

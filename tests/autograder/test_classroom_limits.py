@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from autograder.classroom.folders import Folders
 from autograder.classroom.limits.disk import DiskLimit, used_bytes
@@ -64,7 +64,7 @@ def server(folders: Folders, program: str, group: Cgroup | None = None) -> Itera
         [*command, "--", "/bin/sh", "-c", f"{program}\ntouch ready; kill -STOP $$"], preexec_fn=join
     )
     try:
-        until(lambda: (home / "ready").exists())
+        wait_until(lambda: (home / "ready").exists())
         (found,) = running(os.getpid(), folders.homes)
         yield found
     finally:
@@ -72,13 +72,6 @@ def server(folders: Folders, program: str, group: Cgroup | None = None) -> Itera
         process.wait()
         if group is not None:
             group.remove()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def holding(mib: int, name: str) -> str:
@@ -101,7 +94,7 @@ def test_the_largest_process_ends_and_the_server_and_its_others_go_on(folders: F
         assert min(preferred) > int(proc.read(f"{max(found.kept())}/oom_score_adj"))
         assert said == [] and programs(found) == {b"small", b"large"}
         MemoryLimit(150 * MIB, None).look(found, said.append)
-        until(lambda: programs(found) == {b"small"})
+        wait_until(lambda: programs(found) == {b"small"})
         assert len(said) == 1 and "The largest process was ended: the program 'python" in said[0], said
         MemoryLimit(150 * MIB, None).look(found, said.append)
         assert len(said) == 1 and list(running(os.getpid(), folders.homes)) == [found]
@@ -112,7 +105,7 @@ def test_files_in_memory_that_outlive_processes_end_the_server(folders: Folders)
         said: list[str] = []
         MemoryLimit(50 * MIB, None).look(found, said.append)
         assert "files in /tmp and /dev/shm, so it was stopped" in said[0]
-        until(lambda: not is_there(found))
+        wait_until(lambda: not is_there(found))
 
 
 def is_there(found: RunningServer) -> bool:
@@ -128,7 +121,7 @@ if os.geteuid() != 0:  # nothing is hidden from root
             said: list[str] = []
             MemoryLimit(1000 * MIB, None).look(found, said.append)
             assert "since it hides how much memory it uses: the program 'python" in said[0]
-            until(lambda: found.started_by_learner() == [])
+            wait_until(lambda: found.started_by_learner() == [])
 
 
 if PARENTS is not None:
@@ -177,9 +170,9 @@ def test_a_full_home_warns_and_what_goes_on_writing_ends(folders: Folders) -> No
         assert kept.disk_bytes is not None and 5 * MIB < kept.disk_bytes < 5.5 * MIB
         assert found.started_by_learner() != [], "nothing has grown since"
         (folders.home("ada") / "more").touch()
-        until((folders.home("ada") / "wrote").exists)
+        wait_until((folders.home("ada") / "wrote").exists)
         looks.at_disk()
-        until(lambda: found.started_by_learner() == [])
+        wait_until(lambda: found.started_by_learner() == [])
         assert is_there(found), "the learner needs it to delete files"
         assert "Kernels, ranks and terminals were ended" in read(folders.notices("ada")).notices[-1].text
 
@@ -191,7 +184,7 @@ def test_a_server_that_itself_goes_on_writing_is_stopped(folders: Folders) -> No
         for used in (MIB, 5 * MIB):
             limit.look(found, used, said.append)
         assert "Your server was stopped" in said[0]
-        until(lambda: not is_there(found))
+        wait_until(lambda: not is_there(found))
 
 
 def test_the_newest_notices_are_kept(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from urllib.parse import urlencode
 
 import pytest
 import requests
-from classroom_in_browser import FLAGS
+from browsers import chromium, new_context
 from cryptography.hazmat.primitives.asymmetric import rsa
 from identity_provider import CLIENT, SECRET, Provider, identity_provider
 from nbgrader.api import Gradebook
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from small_classroom import Classroom, small_classroom
-from system_packages import needs_packages, program
 from tornado.web import HTTPError
+from waiting import BROKEN_SECONDS
 
 from autograder.classroom import site as sites
 from autograder.classroom.learning_platform import Platform
@@ -97,7 +97,7 @@ def test_people_of_the_course_log_in_with_the_university_s_account(classroom: Cl
     def visit(email: str, **claims: object) -> tuple[requests.Session, requests.Response]:
         provider.person = {"email": email, **claims}
         session = requests.Session()
-        return session, session.get(f"{classroom.address}/hub/oauth_login?next=%2Fhub%2Fhome", timeout=60)
+        return session, session.get(f"{classroom.address}/hub/oauth_login?next=%2Fhub%2Fhome", timeout=BROKEN_SECONDS)
 
     with classroom.running() as hub:
         assert "instructors: instructor" in hub.output and "password" not in hub.output, hub.output
@@ -112,18 +112,18 @@ def test_people_of_the_course_log_in_with_the_university_s_account(classroom: Cl
         ):
             session, page = visit(email, **claims)
             assert page.status_code == 403 and reason in page.text, (page.status_code, page.text)
-            assert session.get(f"{classroom.address}/hub/home", timeout=60).url != f"{classroom.address}/hub/home"
+            assert (
+                session.get(f"{classroom.address}/hub/home", timeout=BROKEN_SECONDS).url
+                != f"{classroom.address}/hub/home"
+            )
     said = classroom.labkit("hub", "--site", str(classroom.site), "--new-password", "ada")
     assert said.returncode != 0 and "the hub keeps no passwords: people log in by openid" in said.stderr
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    needs_packages("chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.mark.slow
@@ -149,9 +149,7 @@ def test_a_link_of_the_learning_platform_opens_the_hub(
     def follow_link(name: str, **claims: object) -> Page:
         """Open the link of the course, as the platform's page does: from another site."""
         provider.person = {"email": f"{name}@example.edu", **claims}
-        context = browser.new_context()
-        context.set_default_timeout(240_000)
-        page = context.new_page()
+        page = new_context(browser).new_page()
         page.goto(f"{provider.platform}/keys")  # a page of the platform
         asked = {
             "iss": provider.platform, "login_hint": "42", "client_id": CLIENT,
@@ -202,7 +200,7 @@ def test_a_link_of_the_learning_platform_opens_the_hub(
         stolen = requests.post(
             f"{classroom.address}/hub/lti13/oauth_callback",
             {"id_token": provider.launches[0], "state": "x"},
-            timeout=60,
+            timeout=BROKEN_SECONDS,
         )
         assert stolen.status_code == 400
         provider.signs_with = rsa.generate_private_key(65537, 2048)

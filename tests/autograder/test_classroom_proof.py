@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 from classroom_person import Person
-from classroom_story import PHASE, Place, ended, in_a_judgement, running, three_people
+from classroom_story import PHASE, Place, in_a_judgement, running, three_people, wait_for_end
 from nbformat.v4 import new_markdown_cell, new_notebook
 from small_classroom import Classroom, Hub, small_classroom
+from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.classroom.limits import sandboxes
 from autograder.course import Course
@@ -60,11 +60,13 @@ def test_a_grading_service_killed_in_a_judgement_is_started_again_and_each_is_re
     assert len(judged) < 2, "it was killed while it judged"
     now = (graded / "now").read_text()
     service.kill()
-    assert ended([service, *inside])
+    wait_for_end([service, *inside])
 
-    while len(list(graded.glob("*/[!.]*.json"))) < 2:
+    def are_recorded() -> bool:
         assert hub.process.poll() is None
-        time.sleep(0.1)
+        return len(list(graded.glob("*/[!.]*.json"))) >= 2
+
+    wait_until(are_recorded)
     records = {path.parent.name: path for path in graded.glob("*/[!.]*.json")}
     assert {learner: json.loads(path.read_text())["score"] for learner, path in records.items()} == {
         "ada": 3,
@@ -91,17 +93,20 @@ def test_a_learner_s_server_killed_in_a_running_cell_leaves_nothing_and_starts_a
     assert saved.status_code == 201, saved.text
     with ThreadPoolExecutor(1) as pool:
         cell = pool.submit(ada.run, LONG_CELL)
-        while not all((home / f"rank-{rank}").exists() for rank in range(2)):
+
+        def ranks_run() -> bool:
             assert not cell.done(), cell.result()
-            time.sleep(0.1)
+            return all((home / f"rank-{rank}").exists() for rank in range(2))
+
+        wait_until(ranks_run)
         first, *inside = everything = sandbox(classroom, hub, "ada")
         assert len(inside) >= 5, "bubblewrap's second, server, kernel, two ranks"
         first.kill()
-        assert ended(everything)
-        assert isinstance(cell.exception(120), AssertionError), "its connection was closed"
+        wait_for_end(everything)
+        assert isinstance(cell.exception(BROKEN_SECONDS), AssertionError), "its connection was closed"
 
-    while not re.search(r"Start\s+My Server", ada.get("/hub/home").text):  # the hub looks every half a minute
-        time.sleep(0.5)
+    # the hub looks every half a minute
+    wait_until(lambda: re.search(r"Start\s+My Server", ada.get("/hub/home").text), pause_seconds=0.5)
     ada.start_server()
     assert sandbox(classroom, hub, "ada")[0] != first
     kept = ada.get("/user/ada/api/contents/mine.ipynb").json()["content"]

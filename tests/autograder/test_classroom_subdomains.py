@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from classroom_in_browser import FLAGS, Formgrader, logged_in
-from playwright.sync_api import Page, expect, sync_playwright
+from browsers import chromium
+from classroom_in_browser import Formgrader, logged_in
+from playwright.sync_api import Page, expect
 from small_classroom import small_classroom
-from system_packages import needs_packages, program
+from system_packages import needs_packages
 
 from autograder.classroom import site as sites
 from autograder.classroom.requirements import missing
@@ -31,12 +32,8 @@ def test_a_page_of_a_learner_s_server_cannot_use_the_instructor_s_login(tmp_path
     course, course_page = f"https://small-course--service{own}", f"https://classroom--service{own}/services/classroom/"
     text = classroom.site.read_text().replace("[course]", f'subdomain_host = "{hub}"\n[course]')
     classroom.site.write_text(text)
-    with classroom.running() as running, sync_playwright() as playwright:
+    with classroom.running() as running, chromium("--ignore-certificate-errors") as browser:
         assert f"JupyterHub is at {hub}" in running.output
-        flags = [*FLAGS, "--ignore-certificate-errors"]
-        browser = playwright.chromium.launch(executable_path=program("chromium"), args=flags)
-        expect.set_options(timeout=240_000)
-
         ada = logged_in(browser, hub, "ada", "correct horse")
         link = ada.get_by_role("link", name="What you have submitted, your place in the queue")
         expect(link).to_have_attribute("href", course_page)
@@ -57,7 +54,6 @@ def test_a_page_of_a_learner_s_server_cannot_use_the_instructor_s_login(tmp_path
             f"https://ada{own}",
             (f"{hub}/hub/token", f"{course}/services/small-course/tree", course_page),
         )
-        browser.close()
 
 
 def attack(page: Page, hub: str, learner: str, targets: tuple[str, ...]) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import nbformat
 import pytest
 import second_exercise
+from browsers import chromium, new_context
 from nbgrader.api import Gradebook
-from playwright.sync_api import sync_playwright
-from system_packages import needs_packages, program
+from system_packages import needs_packages
 
 from autograder.course import CONFIG_FILE, Course, CourseFailed
 from autograder.marks import new_gradebook
@@ -87,9 +87,8 @@ def test_the_feedback_page_shows_each_check_and_runs_nothing_of_the_learners(cou
     course.submit("learner", PHASE, NOTEBOOK, notebook)
     course.autograde(PHASE)
     course.feedback(PHASE)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
+    with chromium() as browser:
+        page = new_context(browser, viewport={"width": 1200, "height": 900}).new_page()
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto(page_of(course, "learner").as_uri())
@@ -98,7 +97,6 @@ def test_the_feedback_page_shows_each_check_and_runs_nothing_of_the_learners(cou
         box = feedback.bounding_box()
         title = page.title()
         page.screenshot(path=tmp_path / "feedback.png", full_page=True)
-        browser.close()
     assert asked == [page_of(course, "learner").as_uri()], "the page needs nothing from elsewhere"
     assert "2 of 3 points" in header
     assert "passed" in shown and "the tensor of the neighbour is returned" in shown

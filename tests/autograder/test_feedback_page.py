@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from accessibility import barriers
+from browsers import chromium, new_context
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from playwright.sync_api import Browser, Page, sync_playwright
-from system_packages import needs_packages, program
+from playwright.sync_api import Browser, Page
 
 from autograder.feedback import outputs
 from autograder.feedback.page import page
@@ -61,25 +61,22 @@ def about(**changes: object) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    needs_packages("chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
 def shown(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     (tmp_path / "page.html").write_text(page(graded(), about()))
-    opened = browser.new_page(viewport={"width": 360, "height": 700})
+    opened = new_context(browser, viewport={"width": 360, "height": 700}).new_page()
     opened.goto((tmp_path / "page.html").as_uri())
     yield opened
-    opened.close()
+    opened.context.close()
 
 
 def test_what_learners_wrote_is_text_and_nothing_runs(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page(graded(), about()))
-    opened = browser.new_page()
+    opened = new_context(browser).new_page()
     asked, said = [], []
     opened.on("request", lambda request: asked.append(request.url))
     opened.on("console", lambda message: said.append(message.text))
@@ -94,7 +91,7 @@ def test_what_learners_wrote_is_text_and_nothing_runs(browser: Browser, tmp_path
         opened.evaluate("html => document.body.append(document.createRange().createContextualFragment(html))", html)
     assert opened.title() == "ring: 5.5 of 15.5 points"
     assert len(said) == 2 and all("Content Security Policy" in line for line in said)
-    opened.close()
+    opened.context.close()
 
 
 def test_what_a_learner_wants_to_know_comes_first(shown: Page) -> None:
@@ -192,11 +189,11 @@ def test_an_instructor_chooses_what_is_revealed(browser: Browser, tmp_path: Path
     shown = {}
     for reveal in ("details", "titles", "marks"):
         (tmp_path / "page.html").write_text(page(graded(), about(), reveal))
-        opened = browser.new_page()
+        opened = new_context(browser).new_page()
         opened.goto((tmp_path / "page.html").as_uri())
         shown[reveal] = opened.locator("body").inner_text()
         assert barriers(opened, "body") == []
-        opened.close()
+        opened.context.close()
     assert all(text in shown["details"] for text in observed)
     assert "sizes that do not divide, 0 of 1" in shown["titles"] and "the sum is right, 2 of 2" in shown["titles"]
     assert not [text for text in observed if text in shown["titles"] + shown["marks"]]

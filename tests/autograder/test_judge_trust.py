@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from autograder.sandbox import Sandbox
 from autograder.submission_sandbox import SubmissionSandbox
@@ -26,7 +27,7 @@ def run(body: str, *inputs: Args, on: str = "virtual", trusting: bool = False, *
     """Run `tried` on as many process ranks as there are inputs."""
     source = HEAD + "".join(f"    {line}\n" for line in body.splitlines())
     arguments = tuple((given.args, given.kwargs) for given in inputs)
-    job = Job(call=(NAME, "tried"), arguments=arguments, modules={NAME: source}, timeout=30)
+    job = Job(call=(NAME, "tried"), arguments=arguments, modules={NAME: source}, timeout=BROKEN_SECONDS)
     if on == "local":
         return local(len(inputs)).run(job)
     more = {"ranks": "processes", "trusting": trusting, "account": False, **options}

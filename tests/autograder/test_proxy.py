@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -16,6 +15,7 @@ import pytest
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application, RequestHandler
+from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.classroom import proxy
 from autograder.classroom.spawner import socket_url
@@ -43,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[Path]:
     ready = threading.Event()
     thread = threading.Thread(target=serve)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(BROKEN_SECONDS)
     yield path
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
@@ -70,10 +70,8 @@ def ask(path: Path, headers: dict[str, str]) -> dict[str, object]:
     """Return the answer to a POST by way of the proxy, on a connection of its own."""
     connection = HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
-    until = time.monotonic() + 60
-    while connection.sock.connect_ex(str(path)):  # the proxy is starting
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    unconnected = connection.sock
+    wait_until(lambda: unconnected.connect_ex(str(path)) == 0)  # the proxy is starting
     with closing(connection):
         connection.request("POST", "/", "x" * 999, headers)
         return json.loads(connection.getresponse().read())

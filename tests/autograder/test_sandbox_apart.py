@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from autograder.sandbox import Sandbox
 from autograder.sandbox.inside import order
@@ -87,7 +88,7 @@ print(json.dumps({
 def test_ranks_meet_through_the_scheduler_only() -> None:
     with Sandbox().open() as instance:
         cluster = virtual(nnodes=2, nproc_per_node=1, ranks="processes", forkserver=instance.forkserver)
-        run = cluster.run(Job(source=MEETS, timeout=30))
+        run = cluster.run(Job(source=MEETS, timeout=BROKEN_SECONDS))
     for rank in run.ranks:
         assert rank.error is None, rank.error
         report = json.loads(next(line for line in rank.output.splitlines() if line.startswith("{")))
@@ -137,7 +138,7 @@ print(json.dumps([[point for point in now if seems_written_to(before[point], now
 def test_how_full_a_file_system_is_tells_other_ranks_nothing() -> None:
     with Sandbox().open() as instance:
         run = virtual(nproc_per_node=2, ranks="processes", forkserver=instance.forkserver).run(
-            Job(source=TELLS, timeout=30)
+            Job(source=TELLS, timeout=BROKEN_SECONDS)
         )
     (by_writer, _), (by_other, devices) = (json.loads(rank.output) for rank in run.ranks)
     assert {"/tmp", "/dev/shm", "/home/learner"} <= set(by_writer)
@@ -187,7 +188,9 @@ print(json.dumps([seen, total.tolist(), batches, type(store).__name__]))
 
 def test_real_ranks_meet_on_the_network_only() -> None:
     with Sandbox().open() as instance:
-        run = local(2, backend="gloo", forkserver=instance.forkserver).run(Job(source=MEETS_ON_REAL_RANKS, timeout=300))
+        run = local(2, backend="gloo", forkserver=instance.forkserver).run(
+            Job(source=MEETS_ON_REAL_RANKS, timeout=BROKEN_SECONDS)
+        )
     (by_writer, *_), (by_other, total, batches, store) = (json.loads(rank.output) for rank in run.ranks)
     assert by_writer[:3] == ["/tmp/meet", "/dev/shm/meet", "/home/learner/meet"]
     assert by_other == ([] if landlock.version() >= 6 else ["abstract socket"])
@@ -229,6 +232,6 @@ def test_a_site_may_leave_ranks_together() -> None:
     source = "import socket\nopen('/dev/shm/x', 'w').close()\nsocket.socket().close()"
     with Sandbox(apart=False).open() as instance:
         run = virtual(nproc_per_node=1, ranks="processes", forkserver=instance.forkserver).run(
-            Job(source=source, timeout=30)
+            Job(source=source, timeout=BROKEN_SECONDS)
         )
         assert run.ok, run.ranks[0].error

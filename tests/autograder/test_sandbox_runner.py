@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from traitlets.config import Config
+from waiting import BROKEN_SECONDS
 
 from autograder.sandbox import CommandRunner, Limits, Sandbox, SandboxUnavailable, processes
 from labkit.clusters import Job
@@ -38,7 +39,7 @@ def configured(name: str) -> Sandbox:
 def test_a_site_names_its_runner_and_the_watchdog_keeps_its_books() -> None:
     with configured("Limited").open() as instance:
         source = "import os, resource\nprint(os.environ['SITE'], resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
-        run = local(1, forkserver=instance.forkserver).run(Job(source=source, timeout=300))
+        run = local(1, forkserver=instance.forkserver).run(Job(source=source, timeout=BROKEN_SECONDS))
         assert run.ranks[0].output == "ours 321\n"
     assert instance.usage().cpu_seconds > 0
 

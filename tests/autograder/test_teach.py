@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urljoin
 
 import nbformat
 import pytest
 import second_exercise
-from playwright.sync_api import expect, sync_playwright
+from browsers import chromium, new_context
+from playwright.sync_api import expect
+from system_packages import needs_packages
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.linux.free_port import free_port
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt install chromium)")
 def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_path: Path) -> None:
+    needs_packages("chromium")
     lab = tmp_path / "lab"
     course = lab / "course"
     second_exercise.add_to(lab)
@@ -45,18 +45,17 @@ def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_pat
             stderr=log,
         )
     try:
-        address = None
-        while address is None:
+
+        def address() -> re.Match[str] | None:
             said = (tmp_path / "server.log").read_text()
             assert server.poll() is None, said
-            address = re.search(r"^http://localhost:\S+\n", said, re.MULTILINE)
-            time.sleep(0.1)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_page()
-            page.set_default_timeout(240_000)
-            expect.set_options(timeout=240_000)
-            page.goto(address.group().strip())
+            return re.search(r"^http://localhost:\S+\n", said, re.MULTILINE)
+
+        found = wait_until(address, (tmp_path / "server.log").read_text)
+        assert found is not None
+        with chromium() as browser:
+            page = new_context(browser).new_page()
+            page.goto(found.group().strip())
             formgrader = page.frame_locator(".jp-IFrame iframe")
             expect(formgrader.locator("h1").nth(1)).to_have_text("Manage Assignments")
             expect(page.locator(".lm-MenuBar-itemLabel", has_text="Nbgrader")).to_be_visible()
@@ -71,11 +70,6 @@ def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_pat
             expect(page.locator("h1").nth(1)).to_have_text("Manual Grading")
             file = page.goto(urljoin(page.url, "/formgrader/submissions/any/page.html"))
             assert file is not None and "sandbox allow-scripts" in file.headers["content-security-policy"]
-            browser.close()
     finally:
         server.terminate()
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        server.wait(BROKEN_SECONDS)

@@ -6,7 +6,6 @@ import hashlib
 import html
 import os
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from html.parser import HTMLParser
@@ -15,6 +14,7 @@ from pathlib import Path
 import nbformat
 from classmates import Classmate
 from pass_around import NOTEBOOK, PHASE
+from waiting import wait_until
 
 from autograder.course import Course
 
@@ -44,13 +44,15 @@ def unlike(one: Classmate, marks: float, shown: str) -> str:
     return f"{one.name}: {marks} marks, not {one.marks}; missing {missing}, leaked {leaked} in\n{shown}"
 
 
-def left_in_memory(before: set[str]) -> set[str]:
-    """Return new files in /dev/shm that no process uses. before: those that were there."""
-    left, until = set(os.listdir("/dev/shm")) - before, time.monotonic() + 120
-    while (unused := left - in_use()) and time.monotonic() < until:  # others may be about to open theirs
-        time.sleep(0.5)
-        left &= set(os.listdir("/dev/shm"))
-    return unused
+def assert_in_use(files: set[str]) -> None:
+    """Wait until a process uses each of these files in /dev/shm, or it is gone: others may be about to open theirs."""
+    left = set(files)
+
+    def unused() -> set[str]:
+        left.intersection_update(os.listdir("/dev/shm"))
+        return left - in_use()
+
+    wait_until(lambda: not unused(), unused, pause_seconds=0.5)
 
 
 def in_use() -> set[str]:
