@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import requests
 from tornado.httpclient import HTTPRequest
@@ -84,7 +85,9 @@ class Person:
         kernel = self.post("/api/kernels", name="python3").json()["id"]
         request = self.session.prepare_request(requests.Request("GET", f"{self.server}/api"))
         url = f"{self.server.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels?session_id={uuid.uuid4().hex}"
-        return asyncio.run(execute(url, {"Cookie": str(request.headers["Cookie"])}, code, self.certificate))
+        headers = {"Cookie": str(request.headers["Cookie"])}
+        with ThreadPoolExecutor(1) as pool:  # where a browser is open, Playwright's loop runs in the test's own thread
+            return pool.submit(lambda: asyncio.run(execute(url, headers, code, self.certificate))).result()
 
 
 async def execute(url: str, headers: dict[str, str], code: str, certificate: str = "") -> str:
