@@ -108,7 +108,9 @@ def test_ci_fails_with_any_stage_and_closes_with_pytest_s_line(
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
     programs = ("chromium", "bwrap", "slurmctld", "ip", "kubectl", "openssl", "apt-get")
-    closing = f'[ "$*" = "test --merge --slowest" ] || exit 0; echo "{last}"; [ {tests} = 0 ] || echo "lab test: failed: tests"'
+    closing = (
+        f'[ "$*" = "test --merge --slowest" ] || exit 0; echo "{last}"; [ {tests} = 0 ] || echo "lab test: failed"'
+    )
     scripts = {".ci/bare": f"exit {bare}", "lab": f"{closing}; exit {tests}", **dict.fromkeys(programs, "exit 0")}
     for name, script in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
