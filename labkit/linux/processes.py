@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from labkit.linux import proc
 
@@ -46,13 +46,13 @@ def stop_descendants() -> list[int]:
     return found
 
 
-def kill_descendants(patience: float, limit: float = 10.0) -> None:
-    """End and reap everything below this process; return when nothing is left, or after `limit` seconds.
+def kill_descendants(patience: float, limit: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+    """End and reap everything below this process; return when nothing is left, or after `limit` seconds of `clock`.
 
     Processes that remove shared memory once its owners are gone get `patience` seconds for that.
     """
-    began = time.monotonic()
-    while _reap() and (waited := time.monotonic() - began) < limit:
+    began = clock()
+    while _reap() and (waited := clock() - began) < limit:
         for pid in descendants(os.getpid()):
             if waited >= patience or not _cleans_up(pid):
                 send_signal(pid, signal.SIGKILL)

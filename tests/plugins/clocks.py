@@ -1,33 +1,97 @@
-"""Clocks for limits of the product: a test moves or starts time, so that a busy machine may be as slow as it likes."""
+"""Clocks for limits of the product: a test moves or starts time, so that a busy machine may be as slow as it likes.
+
+Those who receive one by pickle, in processes that have this folder on their path, read the same time.
+"""
 
 from __future__ import annotations
 
+import mmap
+import os
 import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import pytest
 
-class LateClock:
-    """Seconds since `start`; 0 before."""
+from labkit.clusters.forkserver import ForkServer
 
-    def __init__(self) -> None:
-        self._began: float | None = None
-
-    def start(self) -> None:
-        """Begin to count, unless it does already."""
-        self._began = self._began or time.monotonic()
-
-    def __call__(self) -> float:
-        return 0.0 if self._began is None else time.monotonic() - self._began
+SLOWLY = 0.001
+"""Pace of a clock on which a limit of `MOMENT` is soon over, and those of whole seconds never are while a test runs."""
+MOMENT = 0.0002
+_READS = 8
+"""Reads of one process between which it has made at least one whole turn of its loop."""
 
 
 class ManualClock:
-    """Seconds that pass only by `advance`."""
+    """Seconds that pass only by `advance`, from 0.
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self._seconds = seconds
+    It is in memory that others open who receive it: seconds so far, when it began to run, how fast, and their reads.
+    """
+
+    def __init__(self, path: str = "") -> None:
+        if path:
+            file, self._path = os.open(path, os.O_RDWR), path
+        else:
+            file = os.memfd_create("clock")
+            os.ftruncate(file, 4 * 8)
+            self._path = f"/proc/{os.getpid()}/fd/{file}"
+        self._numbers = memoryview(mmap.mmap(file, 4 * 8)).cast("d")
+        self._is_copy = bool(path)
+        self._enough = 0.0
+        if path:
+            os.close(file)
+        else:
+            weakref.finalize(self, os.close, file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ManualClock, (self._path,)
 
     def advance(self, seconds: float) -> None:
         """Let this many seconds pass."""
-        self._seconds += seconds
+        self._numbers[0] += seconds
+        self._enough = self._numbers[3] + _READS
+
+    @property
+    def seen(self) -> bool:
+        """Whether another process has seen the last advance, and done what was due."""
+        return self._numbers[3] >= self._enough
 
     def __call__(self) -> float:
-        return self._seconds
+        if self._is_copy:
+            self._numbers[3] += 1
+        passed, began, pace, _ = self._numbers
+        return passed + (time.monotonic() - began) * pace if began else passed
+
+
+class LateClock(ManualClock):
+    """A clock that runs by itself from `start` to `stop`. pace: its seconds in one of the wall clock, at most 1."""
+
+    def __init__(self, pace: float = 1.0) -> None:
+        super().__init__()
+        self._numbers[2] = pace
+
+    def start(self) -> None:
+        """Begin to run, unless it does already."""
+        self._numbers[1] = self._numbers[1] or time.monotonic()
+
+    def stop(self) -> None:
+        """Stand still."""
+        now = self()
+        self._numbers[1] = 0.0
+        self._numbers[0] = now
+
+
+@contextmanager
+def forkserver_that_reads_clocks(**options: Any) -> Iterator[ForkServer]:
+    """A forkserver whose `supervisor_clock` may be one of these clocks."""
+    made = ForkServer(**options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        made.start()
+    try:
+        yield made
+    finally:
+        made.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import queue
 import select
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from labkit.clusters.agent.nodes import END_SECONDS, NodeEvent, Nodes, NodesLost
 from labkit.clusters.agent.plan import LaunchPlan
+from labkit.clusters.clock import wait_seconds
 from labkit.transport import frames
 
 _MAX_FRAME_BYTES = 4 << 30
@@ -56,11 +56,11 @@ class NodesConnection:
 
     def wait_until_begun(self, seconds: float) -> None:
         """Return when all nodes have started their ranks. Raises `NodesLost`."""
-        limit = time.monotonic() + seconds
+        limit = self._nodes.clock() + seconds
         while len(self._began) < self._plan.nnodes or self._over:
             for node, reason in self._over.items():
                 raise NodesLost(f"{self._nodes.names[node]} was lost before its ranks began: {reason}")
-            if not self._take_all(max(0.0, limit - time.monotonic())) and time.monotonic() >= limit:
+            if not self._take_all(wait_seconds(self._nodes.clock, limit)) and self._nodes.clock() >= limit:
                 missing = ", ".join(self._nodes.names[i] for i in range(self._plan.nnodes) if i not in self._began)
                 raise NodesLost(f"{missing} did not start ranks within {seconds:g} s")
 
@@ -68,10 +68,10 @@ class NodesConnection:
         """Newly arrived data; empty if all nodes have ended, None if nothing arrived within `seconds`."""
         # all messages of a cell are sent between two calls of `receive`
         self._all_asked = True
-        limit = None if seconds is None else time.monotonic() + seconds
+        limit = None if seconds is None else self._nodes.clock() + seconds
         while not self._heard and not self._is_over:
-            left = None if limit is None else max(0.0, limit - time.monotonic())
-            if not self._take_all(left) and limit is not None and time.monotonic() >= limit:
+            left = wait_seconds(self._nodes.clock, limit)
+            if not self._take_all(left) and limit is not None and self._nodes.clock() >= limit:
                 return None
         heard, self._heard = bytes(self._heard), bytearray()
         if self._is_over:
@@ -99,8 +99,8 @@ class NodesConnection:
             return
         self._closed = True
         self._nodes.stop(self._plan.run)
-        limit = time.monotonic() + END_SECONDS
-        while not self._is_over and (left := limit - time.monotonic()) > 0:
+        limit = self._nodes.clock() + END_SECONDS
+        while not self._is_over and (left := wait_seconds(self._nodes.clock, limit)):
             self._take_all(left)
         self._nodes.forget(self._plan.run)
         self.connection.close()

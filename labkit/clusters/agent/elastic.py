@@ -5,12 +5,12 @@ The nodes' own elastic agents decide on restarts, and meet at the store of node 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from labkit.clusters.agent.plan import LaunchPlan
+from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState
 from labkit.clusters.forkserver import reports
@@ -31,8 +31,10 @@ class ElasticRun:
         on_output: OnOutput | None,
         on_state: OnState | None,
         send: Callable[[Mapping[str, Any]], None],
+        clock: Clock,
     ) -> None:
         """send: sends a frame to the supervisors of all nodes."""
+        self._clock = clock
         self.plan = plan
         self.on_output = on_output
         self.on_state = on_state
@@ -44,12 +46,13 @@ class ElasticRun:
             plan.timeout,
             lambda *what: self.on_output and self.on_output(*what),
             lambda state: self.on_state and self.on_state(state),
+            clock,
         )
         self._members = [self._state.join(name) for name in names]
         self._send = send
         self._ended: set[int] = set()
         self._give_up: float | None = None
-        """Time at which to stop waiting, on the monotonic clock."""
+        """Time at which to stop waiting."""
         self.hang = False
         """Whether to stop the nodes: they hang, or wait for others in vain."""
 
@@ -57,9 +60,9 @@ class ElasticRun:
         return len(self._ended) == len(self._members)
 
     def look_before(self, limit: float | None) -> float | None:
-        """When to check again even if nothing has arrived: at `limit`, on the monotonic clock, or before."""
+        """When to check again even if nothing has arrived: at `limit`, or before."""
         why = self._state.hopeless()
-        now = time.monotonic()
+        now = self._clock()
         if not why:
             self._give_up = None
         elif self._give_up is None:

@@ -16,6 +16,7 @@ from typing import IO
 import torch
 
 from labkit.clusters.agent.plan import LaunchPlan
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver import ForkServer, Session
 from labkit.torch_versions.stores import TCPStore
 from labkit.transport import lines, pickled
@@ -26,9 +27,10 @@ _CHUNK_BYTES = 256 << 10
 class NodeAgent:
     """Node `node` of `nnodes`. Its messages go to `out`, line by line, including the ranks' own output."""
 
-    def __init__(self, node: int, nnodes: int, out: IO[str], port: int = 0) -> None:
-        """port: for the store, which node 0 hosts if there are several nodes; 0: a free one."""
+    def __init__(self, node: int, nnodes: int, out: IO[str], port: int = 0, clock: Clock = time.monotonic) -> None:
+        """port: for the store, which node 0 hosts if there are several nodes; 0: a free one. clock: for `silence`."""
         self._node = node
+        self._clock = clock
         self._out = out
         self._lock = threading.Lock()
         self._said = 0
@@ -45,15 +47,15 @@ class NodeAgent:
     def serve(self, commands: int, silence: float) -> None:
         """Process the lines on descriptor `commands`, until they end or none arrives for `silence` seconds."""
         self._say_ready()
-        self._heard = time.monotonic()
+        self._heard = self._clock()
         self._selector.register(commands, selectors.EVENT_READ, lambda: self._hear(commands))
         try:
             while not self._ending:
-                left = self._heard + silence - time.monotonic()
+                left = wait_seconds(self._clock, self._heard + silence)
                 # lines that arrived while this process was busy, for example with starting a run, are no silence
-                if left <= 0 and not select.select([commands], [], [], 0)[0]:
+                if not left and not select.select([commands], [], [], 0)[0]:
                     return
-                self._step(max(0.0, left))
+                self._step(left)
         finally:
             self.close()
 
@@ -102,7 +104,7 @@ class NodeAgent:
 
     def _hear(self, commands: int) -> None:
         data = os.read(commands, _CHUNK_BYTES)
-        self._heard = time.monotonic()
+        self._heard = self._clock()
         self._ending = not data
         for text in self._text.feed(data):
             found = lines.read(text.decode())

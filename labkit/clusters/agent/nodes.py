@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from labkit.clusters.agent.elastic import ElasticRun
 from labkit.clusters.agent.plan import LaunchPlan
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector
@@ -71,9 +72,15 @@ class Nodes:
     Several runs may be under way at a time, each with an inbox of its own.
     """
 
-    def __init__(self, names: Sequence[str], writers: Sequence[Callable[[str], object]] = ()) -> None:
-        """names[i]: node i's name, for people. writers[i]: sends a line to it; empty if the agents take no input."""
+    def __init__(
+        self, names: Sequence[str], writers: Sequence[Callable[[str], object]] = (), clock: Clock = time.monotonic
+    ) -> None:
+        """names[i]: node i's name, for people. writers[i]: sends a line to it; empty if the agents take no input.
+
+        clock: clock of the limits kept here, for nodes to start, to report and to end.
+        """
         self.names = list(names)
+        self.clock = clock
         self._writers = list(writers)
         self._lock = threading.Lock()
         self._about_nodes: queue.SimpleQueue[NodeEvent] = queue.SimpleQueue()
@@ -109,7 +116,7 @@ class Nodes:
 
     def wait_until_ready(self, seconds: float, on_state: OnState | None = None) -> list[NodeInfo]:
         """Each node's report about itself, once all have started. Raises `NodesLost`."""
-        limit = time.monotonic() + seconds
+        limit = self.clock() + seconds
         told = -1
         while True:
             for node, reason in list(self._lost.items()):
@@ -119,8 +126,10 @@ class Nodes:
             if on_state and told != len(self._ready):
                 told = len(self._ready)
                 on_state(State("starting", f"{told} of {len(self.names)} nodes are ready"))
-            event = _next(self._about_nodes, limit)
+            event = self._next(self._about_nodes, limit)
             if event is None:
+                if self.clock() < limit:
+                    continue
                 missing = ", ".join(self.names[i] for i in range(len(self.names)) if i not in self._ready)
                 raise NodesLost(f"no answer from {missing} within {seconds:g} s")
             if event.error is not None:
@@ -138,23 +147,23 @@ class Nodes:
         """
         under_way: _ActiveRun | ElasticRun
         if plan.elastic:
-            under_way = ElasticRun(plan, self.names, on_output, on_state, partial(self.send, plan.run))
+            under_way = ElasticRun(plan, self.names, on_output, on_state, partial(self.send, plan.run), self.clock)
         else:
             under_way = _ActiveRun(plan, self.names, on_output, on_state)
         inbox = self.begin(plan, queue.SimpleQueue())
         assert isinstance(inbox, queue.SimpleQueue)
         began = time.monotonic()
-        limit = None if plan.timeout is None else began + plan.timeout + _OVERTIME_SECONDS
+        limit = None if plan.timeout is None else self.clock() + plan.timeout + _OVERTIME_SECONDS
         told_to_end = False
         try:
-            while not under_way.is_over() and (limit is None or time.monotonic() < limit):
+            while not under_way.is_over() and (limit is None or self.clock() < limit):
                 if under_way.hang:
                     break
                 if under_way.must_end and not told_to_end:
                     told_to_end = True
                     self.send(plan.run, {"kind": "end"})
-                    limit = time.monotonic() + END_SECONDS
-                if event := _next(inbox, under_way.look_before(limit)):
+                    limit = self.clock() + END_SECONDS
+                if event := self._next(inbox, under_way.look_before(limit)):
                     _hand_to(under_way, event, self.names)
         except BaseException:
             self._stop(inbox, under_way)
@@ -193,10 +202,18 @@ class Nodes:
         """End a run's processes, and wait until all nodes have confirmed it."""
         self.stop(under_way.plan.run)
         under_way.on_output = under_way.on_state = None
-        limit = time.monotonic() + END_SECONDS
-        while self._writers and not under_way.is_over() and (event := _next(inbox, limit)):
-            _hand_to(under_way, event, self.names)
+        limit = self.clock() + END_SECONDS
+        while self._writers and not under_way.is_over() and self.clock() < limit:
+            if event := self._next(inbox, limit):
+                _hand_to(under_way, event, self.names)
         self.forget(under_way.plan.run)
+
+    def _next(self, inbox: queue.SimpleQueue[NodeEvent], limit: float | None) -> NodeEvent | None:
+        """The next event; None if nothing arrived until `limit` may be over."""
+        try:
+            return inbox.get(timeout=wait_seconds(self.clock, limit))
+        except queue.Empty:
+            return None
 
     def _inbox(self, run: str, new: Inbox) -> Inbox:
         """The inbox of a run, which is `new` if it has none."""
@@ -219,14 +236,6 @@ class Nodes:
                     write(text)
                 except OSError as error:
                     self.lost(node, str(error))
-
-
-def _next(inbox: queue.SimpleQueue[NodeEvent], limit: float | None) -> NodeEvent | None:
-    """The next event; None if nothing arrived until `limit`."""
-    try:
-        return inbox.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
-    except queue.Empty:
-        return None
 
 
 def _hand_to(under_way: _ActiveRun | ElasticRun, event: NodeEvent, names: Sequence[str]) -> None:
@@ -279,7 +288,7 @@ class _ActiveRun:
         return len(self._ended | self._lost.keys()) == self.plan.nnodes
 
     def look_before(self, limit: float | None) -> float | None:
-        """When to check again even if nothing has arrived: at `limit`, on the monotonic clock."""
+        """When to check again even if nothing has arrived: at `limit`."""
         return limit
 
     def take(self, node: int, fields: Mapping[str, Any], data: bytes) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.clusters import torchrun
 from labkit.clusters.agent.interface import interface_to, own_address
+from labkit.clusters.clock import Clock
 from labkit.clusters.forkserver import ForkServer
 from labkit.clusters.forkserver.request import SUPERVISOR, Request
 from labkit.clusters.job import Job
@@ -42,6 +44,8 @@ class LaunchPlan:
     """Working directory, on nodes that have it: the notebook's, if the file system is shared."""
     path: Sequence[str] | None = None
     """`sys.path`, likewise; None: the agent's own."""
+    clock: Clock = time.monotonic
+    """See `Request.clock`."""
 
     @property
     def elastic(self) -> bool:
@@ -92,7 +96,8 @@ class LaunchPlan:
             supervisor="labkit.clusters.elastic.node:Node" if self.elastic else self.supervisor,
         )
         folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else asked.folder
-        return replace(asked, folder=folder, path=asked.path if self.path is None else self.path)
+        path = asked.path if self.path is None else self.path
+        return replace(asked, folder=folder, path=path, clock=self.clock)
 
     def _elastic(self) -> dict[str, Any]:
         """Options for labkit.clusters.elastic.agent."""

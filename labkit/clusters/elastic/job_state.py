@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
+from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.elastic.attempts import TOLD_TO_END, Attempt, AttemptsCollector, NodeLoss
 from labkit.clusters.elastic.outcome import NodeReports, count, merged, why_restarted
@@ -44,10 +45,12 @@ class ElasticJobState:
     timeout: float | None
     on_output: OnOutput | None
     on_state: OnState | None
+    clock: Clock = time.monotonic
+    """Of limits, and of nodes that come and go at set times."""
     members: list[Member] = field(default_factory=list)
     stopped: str = ""
     first_ranks: float | None = None
-    """Start of the first ranks, in seconds since the start of the job."""
+    """Start of the first ranks, on the clock."""
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
@@ -59,7 +62,7 @@ class ElasticJobState:
         self._hang_policy = HangPolicy(self.job, self._going, self.on_state)
 
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Wall-clock seconds since the start."""
         return time.monotonic() - self._began
 
     def join(self, name: str) -> Member:
@@ -145,7 +148,7 @@ class ElasticJobState:
         elif attempt.number > self._latest:
             self._latest = attempt.number
             if self.first_ranks is None:
-                self.first_ranks = self.seconds()
+                self.first_ranks = self.clock()
             again = f"start {attempt.number}: " if attempt.number > 1 else ""
             nodes = f"{count(attempt.nnodes, 'node')}, " if self.nnodes > 1 else ""
             self._tell(State("running", f"{again}{nodes}{count(attempt.world_size, 'rank')}"))

@@ -9,7 +9,6 @@ import os
 import selectors
 import signal
 import socket
-import time
 from typing import Any
 
 from labkit.clusters.elastic.workers import NodeConnection
@@ -119,7 +118,7 @@ class Node(Supervisor):
         if process.index == self._agent:
             self._send({"kind": "exit", "process": process.index, "status": status})
             if self._running_ranks():
-                self._deadlines["the agent has ended"] = time.monotonic()
+                self._deadlines["the agent has ended"] = self._clock()
             return
         self._say_exit(process, self._own_status(status))
         try:
@@ -133,5 +132,5 @@ class Node(Supervisor):
         if agent is None or agent.status is not None or "terminated" in self._deadlines:
             super()._terminate()
             return
-        self._deadlines["terminated"] = time.monotonic() + _PATIENCE_SECONDS
+        self._deadlines["terminated"] = self._clock() + _PATIENCE_SECONDS
         os.kill(agent.pid, signal.SIGTERM)

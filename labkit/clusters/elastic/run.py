@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.clusters.clock import wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState, Member
 from labkit.clusters.forkserver import ForkServer, Session, reports
@@ -61,7 +62,8 @@ def run(
     that the agent sets; one mapping for each possible node.
     Raises `ForkServerDied` if nothing could be started; see `ForkServer.run` for the rest.
     """
-    state = ElasticJobState(job, elasticity.nnodes, elasticity.min_nnodes, nproc_per_node, timeout, on_output, on_state)
+    least, most = elasticity.min_nnodes, elasticity.nnodes
+    state = ElasticJobState(job, most, least, nproc_per_node, timeout, on_output, on_state, forkserver.clock)
     with _Nodes(forkserver, job, elasticity, options, nproc_per_node, environments, timeout, state) as nodes:
         for _ in range(elasticity.nodes_at_start()):
             nodes.add()
@@ -92,6 +94,7 @@ class _Nodes:
     def __enter__(self) -> _Nodes:
         # every node has it open; it has no name, and ends with them
         self.shared = os.memfd_create("rendezvous")
+        self.began = self.state.clock()
         self.changes = sorted(
             [(at, self.lose) for at in self.elasticity.lost] + [(at, self.add) for at in self.elasticity.joined],
             key=lambda change: change[0],
@@ -130,7 +133,7 @@ class _Nodes:
             ranks=[[]] * (self.nproc_per_node + 1),
             environments=[self.environments[place]] * (self.nproc_per_node + 1),
             sockets=1,
-            timeout=None if self.timeout is None else max(0.1, self.timeout - self.state.seconds()),
+            timeout=None if self.timeout is None else max(0.1, self.timeout - (self.state.clock() - self.began)),
             supervisor="labkit.clusters.elastic.node:Node",
         )
         shared = open(os.dup(self.shared), "rb")  # noqa: SIM115  # it is closed by what follows
@@ -146,27 +149,27 @@ class _Nodes:
     def follow(self) -> None:
         """Process the nodes' data until they have ended, or no progress is possible."""
         limit: float | None = None
+        clock = self.state.clock
         while there := self.there():
             if not self.state.hopeless(bool(self.changes)):
                 limit = None
             elif limit is None:
-                limit = self.state.seconds() + LAST_REPORTS_SECONDS
-            upcoming = [at for at in (limit, self._next_change()) if at is not None]
-            wait = max(0.0, min(upcoming) - self.state.seconds()) if upcoming else None
+                limit = clock() + LAST_REPORTS_SECONDS
+            wait = wait_seconds(clock, limit, self._next_change())
             ready, _, _ = select.select([node.session.connection for node in there], [], [], wait)
             for node in there:
                 if node.session.connection in ready:
                     self._hear(node)
             if self.state.hang():
                 return
-            while (at := self._next_change()) is not None and at <= self.state.seconds():
+            while (at := self._next_change()) is not None and at <= clock():
                 self.changes.pop(0)[1]()
-            if limit is not None and limit <= self.state.seconds():
+            if limit is not None and limit <= clock():
                 self.state.give_up(self.state.hopeless(bool(self.changes)))
                 return
 
     def _next_change(self) -> float | None:
-        """Time of the next leaving or joining node, counted from the first ranks' start."""
+        """Time of the next leaving or joining node, on the clock: they are counted from the first ranks' start."""
         first = self.state.first_ranks
         return first + self.changes[0][0] if self.changes and first is not None else None
 

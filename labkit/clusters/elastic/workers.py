@@ -17,6 +17,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.torch_versions.agents import Workers
 from labkit.transport import frames
 
@@ -43,11 +44,16 @@ class NodeConnection:
 class ForkedWorkers(Workers):
     """One attempt's ranks on this node, from the agent's point of view."""
 
-    def __init__(self, node_connection: NodeConnection, attempt: Mapping[str, Any], **started: Any) -> None:
-        """attempt: number and time for the node, see node.py. started: arguments of torch's `start_processes`."""
+    def __init__(
+        self, node_connection: NodeConnection, attempt: Mapping[str, Any], clock: Clock = time.monotonic, **started: Any
+    ) -> None:
+        """attempt: number and time for the node, see node.py. clock: for the time that ranks have to end. started:
+        arguments of torch's `start_processes`.
+        """
         names = ("name", "entrypoint", "args", "envs", "logs_specs")
         super().__init__(**{name: started[name] for name in names})
         self._node_connection = node_connection
+        self._clock = clock
         self._attempt = attempt
         self._pids: dict[int, int] = {}
         self._ended: dict[int, int] = {}
@@ -90,9 +96,9 @@ class ForkedWorkers(Workers):
                 self._wait_for_all(patience)
 
     def _wait_for_all(self, patience: float | None) -> None:
-        limit = None if patience is None else time.monotonic() + patience
+        limit = None if patience is None else self._clock() + patience
         while len(self._ended) < len(self._pids):
-            if not self._hear(None if limit is None else max(0.0, limit - time.monotonic())):
+            if not self._hear(wait_seconds(self._clock, limit)) and limit is not None and self._clock() >= limit:
                 return
 
     def _hear(self, seconds: float | None) -> bool:

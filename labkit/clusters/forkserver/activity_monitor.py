@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping
 from typing import Literal
 
+from labkit.clusters.clock import Clock
 from labkit.clusters.forkserver.progress import Board
 from labkit.linux import proc
 from labkit.linux.processes import descendants
@@ -29,27 +29,28 @@ class ActivityMonitor:
     locks wait without CPU time, so there it is one: a large message under way takes CPU time too.
     """
 
-    def __init__(self, board: Board, seconds: float | None) -> None:
+    def __init__(self, board: Board, seconds: float | None, clock: Clock) -> None:
         self._board = board
+        self._clock = clock
         self._seconds = seconds
         self._counts: dict[int, tuple[int, int]] = {}
         self._used: dict[int, tuple[float, int]] = {}
         """By process: seconds of CPU time, bytes read and written."""
-        self._last_look = self._last_sign = time.monotonic()
+        self._last_look = self._last_sign = clock()
         self._told = False
 
     @property
     def next_look(self) -> float | None:
-        """When to call `look` next, on the monotonic clock."""
+        """When to call `look` next, on the clock."""
         return None if self._seconds is None else self._last_look + min(self._seconds / _LOOKS, _LONGEST_SECONDS)
 
     def broken(self) -> None:
         """Record that there was activity just now."""
-        self._last_sign = time.monotonic()
+        self._last_sign = self._clock()
 
     def look(self, running: Mapping[int, int]) -> Literal["quiet", "active", ""]:
         """Whether silence has just begun or ended. `running`: number of process -> its pid."""
-        now = time.monotonic()
+        now = self._clock()
         if self._seconds is None or self.next_look is None or now < self.next_look:
             return ""
         if self._is_alive(running, now - self._last_look):

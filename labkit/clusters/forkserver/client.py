@@ -18,6 +18,7 @@ from typing import IO, Any, Protocol
 
 from labkit import forkserver_process
 from labkit.clusters import hangs
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import reports, request
 from labkit.clusters.forkserver.collector import Collector
@@ -25,7 +26,7 @@ from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.interrupts import held, let_through
 from labkit.clusters.forkserver.notifier import StateNotifier
 from labkit.clusters.forkserver.session import Session
-from labkit.clusters.forkserver.time_limit import Clock, TimeLimit
+from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
 from labkit.transport import datagrams, frames
@@ -56,7 +57,9 @@ class ForkServer:
     environment: that of the forkserver and of all ranks. None: each run uses this process's environment, working
         directory and `sys.path` at its start.
     max_bytes: bound on the values and traces of one run together; beyond it the rank gets a `MalformedReport`.
-    clock: clock for timeouts and `patience`; the wall clock by default.
+    clock: clock for the limits kept here: timeouts, `patience`, waits for answers. The wall clock by default.
+    supervisor_clock: clock for the limits that the supervisors of runs keep, in processes of their own: hangs, and the
+        time that ranks have to end. It is pickled; what other processes read must be the same time.
     patience: seconds that the supervisor of a run has to report a timeout, and to end all processes on request; then
         the forkserver is killed, and any processes that the supervisor leaves end with the sandbox that it is in.
     launch: custom way to start it; receives the socket that `serve` of server.py needs, and a file for its output.
@@ -71,6 +74,7 @@ class ForkServer:
         patience: float = 10.0,
         launch: Callable[[socket.socket, IO[bytes]], LaunchedProcess] | None = None,
         clock: Clock = time.monotonic,
+        supervisor_clock: Clock = time.monotonic,
         shares_files: bool = True,
     ) -> None:
         self.shares_files = shares_files
@@ -79,6 +83,7 @@ class ForkServer:
         self.max_bytes = max_bytes
         self.patience = patience
         self.clock = clock
+        self.supervisor_clock = supervisor_clock
         self._lock = threading.Lock()
         self._launch = launch or self._as_child
         self._process: LaunchedProcess | None = None
@@ -173,7 +178,7 @@ class ForkServer:
                 limit = TimeLimit(self.clock, timeout, self.patience)
                 stopped = _receive(session, collector, notifier, hang_policy, limit)
             except KeyboardInterrupt as interrupt:
-                _note_rank_locations(session, collector, interrupt)
+                _note_rank_locations(session, collector, interrupt, self.clock)
                 raise
             finally:
                 # after an interrupt, an error in on_output, or malformed supervisor messages: no process is left
@@ -208,6 +213,7 @@ class ForkServer:
             path=None if own else list(sys.path),
             commands=commands,
             supervisor=supervisor,
+            clock=self.supervisor_clock,
         )
 
     def open(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
@@ -238,7 +244,7 @@ class ForkServer:
             if not properly:
                 self._kill()
 
-        session = Session(connection, b"", ended, self.patience)
+        session = Session(connection, b"", ended, self.patience, self.clock)
         try:
             # a supervisor that was killed may have sent something before
             with contextlib.suppress(BrokenPipeError, ConnectionResetError), let_through():
@@ -258,7 +264,7 @@ class ForkServer:
         # the processes have their copies: the other end must see the end of a process at once
         for handed_over in sockets:
             handed_over.close()
-        return Session(connection, first, ended, self.patience)
+        return Session(connection, first, ended, self.patience, self.clock)
 
     def _connect(self, asked: request.Request) -> socket.socket | None:
         """A connection to a new supervisor, or None if the forkserver is dead."""
@@ -341,13 +347,13 @@ def _receive(
             return reason
 
 
-def _note_rank_locations(session: Session, collector: Collector, interrupt: KeyboardInterrupt) -> None:
+def _note_rank_locations(session: Session, collector: Collector, interrupt: KeyboardInterrupt, clock: Clock) -> None:
     """Add each rank's place to `interrupt`, if it reports in time."""
-    limit = time.monotonic() + _WHERE_SECONDS
+    limit = clock() + _WHERE_SECONDS
     with contextlib.suppress(OSError, frames.FrameError, reports.ReportError):
         collector.forget_places()
         session.send({"kind": "stacks"})
-        while not collector.all_places_known and (left := limit - time.monotonic()) > 0:
+        while not collector.all_places_known and (left := wait_seconds(clock, limit)):
             data = session.receive(left)
             if not data:
                 break

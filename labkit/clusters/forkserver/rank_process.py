@@ -23,6 +23,7 @@ import numpy.random
 import torch
 
 from labkit.clusters import deepspeed_shared_memory
+from labkit.clusters.clock import Clock
 from labkit.clusters.forkserver import reports, scratch
 from labkit.clusters.forkserver.output_batches import OutputBatches
 from labkit.clusters.forkserver.progress import Slot, private_slot
@@ -169,7 +170,7 @@ def write_stacks_into(descriptor: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True)
 
 
-def tell_stacks_of(processes: Callable[[], Mapping[int, int]]) -> None:
+def tell_stacks_of(processes: Callable[[], Mapping[int, int]], clock: Clock = time.monotonic) -> None:
     """As `tell_stacks`, those of processes that this one has forked: by PID, the file into which each writes them."""
 
     def tell(*_: object) -> None:
@@ -177,8 +178,8 @@ def tell_stacks_of(processes: Callable[[], Mapping[int, int]]) -> None:
         before = {pid: os.fstat(file).st_size for pid, file in files.items()}
         for pid in files:
             os.kill(pid, signal.SIGUSR1)
-        limit, sizes = time.monotonic() + _STACKS_SECONDS, before
-        while time.monotonic() < limit:
+        limit, sizes = clock() + _STACKS_SECONDS, before
+        while clock() < limit:
             time.sleep(_STACKS_PAUSE)
             last, sizes = sizes, {pid: os.fstat(file).st_size for pid, file in files.items()}
             if sizes == last and all(sizes[pid] > before[pid] for pid in files):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from labkit.clusters.clock import Clock
 from labkit.clusters.job import Job
 from labkit.torch_versions import early_imports
 from labkit.transport import descriptors, pickled
@@ -42,6 +44,8 @@ class Request:
     """Whether each process can receive data while it runs, from `fresh.commands()`."""
     supervisor: str = SUPERVISOR
     """`package.module:Class` of the processes' supervisor."""
+    clock: Clock = time.monotonic
+    """Clock of the supervisor's limits."""
 
     @property
     def early_imports(self) -> bool:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from labkit import idle_minutes
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver import scratch
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.clusters.forkserver.spares import Shape, Spares
@@ -38,13 +39,18 @@ _LOOK_SECONDS = 2.0
 
 
 def serve(
-    control: socket.socket, meanwhile: Iterable[None] = (), prepared: str = "", idle_seconds: float | None = None
+    control: socket.socket,
+    meanwhile: Iterable[None] = (),
+    prepared: str = "",
+    idle_seconds: float | None = None,
+    clock: Clock = time.monotonic,
 ) -> None:
     """Fork a supervisor for every connection that arrives; return when the client is gone.
 
     meanwhile: work to do, one step at a time, while it is idle. prepared: the one entry that this process is
     prepared for. Other entries with a preparation each get a process of their own, which calls this for them.
-    idle_seconds: return, too, so long after the last request, once nothing that was forked here is left.
+    idle_seconds: return, too, so long after the last request, once nothing that was forked here is left. clock: that
+    of all waits here.
     """
     children: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda *_: _reap(children))
@@ -58,7 +64,7 @@ def serve(
     while True:
         supervisors &= children
         work = itertools.chain(left, _fork_ahead(ahead, control, children, supervisors))
-        if not _something_comes(control, work, lambda: children - {ahead.pid}, idle_seconds):
+        if not _something_comes(control, work, lambda: children - {ahead.pid}, idle_seconds, clock):
             return  # a request that comes now is lost with `control`: the client notices, and starts another process
         asked, descriptors = datagrams.receive(control, 1)
         if asked is None:
@@ -78,7 +84,7 @@ def serve(
             continue
         connection = socket.socket(fileno=descriptors[0])
         if entry != prepared and preparation(entry):
-            _hand_on(connection, others, asked, control, children, idle_seconds)
+            _hand_on(connection, others, asked, control, children, idle_seconds, clock)
         elif pid := ahead.take(shape, connection):
             supervisors.add(pid)
         else:
@@ -114,6 +120,7 @@ def _hand_on(
     control: socket.socket,
     children: set[int],
     idle_seconds: float | None,
+    clock: Clock,
 ) -> None:
     """Pass the request to the process that is prepared for its entry, and start one if there is none."""
     entry = asked["entry"]
@@ -124,7 +131,7 @@ def _hand_on(
                 if pid == 0:
                     for held in (control, connection, *others.values()):
                         held.close()
-                    _be_prepared(theirs, entry, idle_seconds)
+                    _be_prepared(theirs, entry, idle_seconds, clock)
             theirs.close()
         try:
             datagrams.send(others[entry], asked, [connection.fileno()])
@@ -134,14 +141,14 @@ def _hand_on(
             return
 
 
-def _be_prepared(control: socket.socket, entry: str, idle_seconds: float | None) -> NoReturn:
+def _be_prepared(control: socket.socket, entry: str, idle_seconds: float | None, clock: Clock) -> NoReturn:
     try:
         prepare = preparation(entry)
         assert prepare is not None
         prepare()
         for _ in huge_pages.collapse():
             pass  # done at once: many forks follow, and wait for it
-        serve(control, prepared=entry, idle_seconds=idle_seconds)
+        serve(control, prepared=entry, idle_seconds=idle_seconds, clock=clock)
     except Exception:  # its output is reported to the client
         traceback.print_exc()
     finally:
@@ -177,28 +184,36 @@ def idle_work(import_early: bool) -> Iterator[None]:
 
 
 def _something_comes(
-    control: socket.socket, work: Iterator[float | None], running: Callable[[], set[int]], idle_seconds: float | None
+    control: socket.socket,
+    work: Iterator[float | None],
+    running: Callable[[], set[int]],
+    idle_seconds: float | None,
+    clock: Clock,
 ) -> bool:
     """Wait for it, and work while idle; return False after `idle_seconds` if nothing comes and nothing is running.
 
     Work begins after some quiet time: a process that is used only once need not do it.
     """
-    limit = None if idle_seconds is None else time.monotonic() + idle_seconds
-    if _readable(control, _QUIET_SECONDS if idle_seconds is None else min(_QUIET_SECONDS, idle_seconds)):
+    limit = None if idle_seconds is None else clock() + idle_seconds
+    if _readable(control, _QUIET_SECONDS if idle_seconds is None else min(_QUIET_SECONDS, idle_seconds), clock):
         return True
     for seconds in work:
-        if _readable(control, seconds or 0):
+        if _readable(control, seconds or 0, clock):
             return True
-    if limit is None:
-        return _readable(control, None)
-    while (left := limit - time.monotonic()) > 0 or running():
-        if _readable(control, left if left > 0 else _LOOK_SECONDS):
+    while limit is None or clock() < limit or running():
+        left = None if limit is None else limit - clock()
+        if _readable(control, left if left is None or left > 0 else _LOOK_SECONDS, clock):
             return True
     return False
 
 
-def _readable(control: socket.socket, seconds: float | None) -> bool:
-    return bool(select.select([control], [], [], seconds)[0])
+def _readable(control: socket.socket, seconds: float | None, clock: Clock) -> bool:
+    """Whether something comes within `seconds`."""
+    limit = None if seconds is None else clock() + seconds
+    while not (ready := select.select([control], [], [], wait_seconds(clock, limit))[0]):
+        if limit is not None and clock() >= limit:
+            break
+    return bool(ready)
 
 
 def _reap(children: set[int]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import select
 import socket
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver.interrupts import held, let_through
 from labkit.transport import frames
 
@@ -24,14 +24,17 @@ class Session:
     Always close it: no process of the run is left then.
     """
 
-    def __init__(self, connection: socket.socket, first: bytes, ended: Callable[[bool], None], patience: float) -> None:
+    def __init__(
+        self, connection: socket.socket, first: bytes, ended: Callable[[bool], None], patience: float, clock: Clock
+    ) -> None:
         """first: data that has already arrived. ended: called by `close` with whether the supervisor has ended, for
-        which it has `patience` seconds.
+        which it has `patience` seconds of `clock`.
         """
         self.connection = connection
         self._first = first
         self._ended = ended
         self._patience = patience
+        self._clock = clock
         self._heard = False
 
     def receive(self, seconds: float | None = None) -> bytes | None:
@@ -39,14 +42,15 @@ class Session:
         if self._first:
             first, self._first = self._first, b""
             return first
-        limit = None if seconds is None else time.monotonic() + seconds
+        limit = None if seconds is None else self._clock() + seconds
         while True:
-            left = _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, max(0.0, limit - time.monotonic()))
+            left = wait_seconds(self._clock, limit)
             with let_through():
-                ready = select.select([self.connection], [], [], left)[0]
+                wait = _LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left)
+                ready = select.select([self.connection], [], [], wait)[0]
             if ready:
                 break
-            if limit is not None and time.monotonic() >= limit:
+            if limit is not None and self._clock() >= limit:
                 return None
         try:
             return self.connection.recv(_RECEIVE_BYTES)
@@ -78,11 +82,11 @@ class Session:
 
     def _stop(self, silence: float | None = None) -> bool:
         """Wait for the supervisor's end, for at most `silence` seconds if it sends nothing. Whether it has ended."""
-        began = time.monotonic()
+        began = self._clock()
         limit = began + (self._patience if silence is None else silence)
         try:
             self.connection.shutdown(socket.SHUT_WR)
-            while (left := limit - time.monotonic()) > 0:
+            while left := wait_seconds(self._clock, limit):
                 if select.select([self.connection], [], [], left)[0]:
                     if not self.connection.recv(_RECEIVE_BYTES):
                         return True

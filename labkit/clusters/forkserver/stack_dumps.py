@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from labkit.clusters.clock import Clock
 from labkit.clusters.forkserver import progress, reports
 from labkit.clusters.forkserver.child_process import ChildProcess
 from labkit.clusters.forkserver.stack_parser import threads
@@ -18,19 +19,19 @@ _ANSWER_SECONDS = 1.0
 """Time for all processes to write their stacks."""
 
 
-def request(running: Iterable[ChildProcess], tell: Callable[[ChildProcess], None]) -> None:
+def request(running: Iterable[ChildProcess], tell: Callable[[ChildProcess], None], clock: Clock) -> None:
     """Request the stacks of every process in `running`, and call `tell` for each."""
     asked = list(running)
     # a process that has not set its handler yet, or has just ended, has nothing to report
     able = {p.index for p in asked if proc.catches(p.pid, signal.SIGUSR1)}
     for process in asked:
         os.kill(process.pid, signal.SIGUSR1)
-    limit = time.monotonic() + _ANSWER_SECONDS
+    limit = clock() + _ANSWER_SECONDS
     for process in asked:
         seen = -1
         while (
             process.index in able
-            and time.monotonic() < limit
+            and clock() < limit
             and (size := os.fstat(process.stacks).st_size) != seen
             and proc.catches(process.pid, signal.SIGUSR1)
         ):

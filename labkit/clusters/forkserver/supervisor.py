@@ -14,6 +14,7 @@ import time
 from typing import Any, NoReturn
 
 from labkit import hub_notices
+from labkit.clusters.clock import wait_seconds
 from labkit.clusters.forkserver import progress, rank_process, request, scratch, spares, stack_dumps
 from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
 from labkit.clusters.forkserver.child_process import ChildProcess, fork
@@ -71,7 +72,8 @@ class Supervisor(Relay):
         self._board = progress.Board(len(asked.ranks)) if ahead is None else ahead.board
         # virtual ranks, many per process, detect hangs themselves
         watched = all(len(hosted) <= 1 for hosted in asked.ranks)
-        self._activity = ActivityMonitor(self._board, asked.job.hang_timeout if watched else None)
+        self._clock = asked.clock
+        self._activity = ActivityMonitor(self._board, asked.job.hang_timeout if watched else None, self._clock)
         self._began = time.monotonic()
         self._killed_for_memory = proc.killed_for_memory()
         self._terminated = False
@@ -79,7 +81,7 @@ class Supervisor(Relay):
         self._scratch: str | None = None
         self._stopped = ""
         self._deadlines: dict[str, float] = {}
-        """Reason to stop -> its time, on the monotonic clock."""
+        """Reason to stop -> its time, on the request's clock."""
 
     def serve(self, sockets: list[int]) -> None:
         wake_up = self._listen()
@@ -96,7 +98,7 @@ class Supervisor(Relay):
         scratch.use(self._scratch)
         self._begin(sockets)
         if self._asked.timeout is not None:
-            self._deadlines["timeout"] = time.monotonic() + self._asked.timeout
+            self._deadlines["timeout"] = self._clock() + self._asked.timeout
         try:
             while not self._is_over():
                 self._step(wake_up)
@@ -122,9 +124,9 @@ class Supervisor(Relay):
         running = [p for p in self._processes.values() if p.status is None]
         for process in running:
             os.kill(process.pid, signal.SIGTERM)
-        limit = time.monotonic() + SAVING_SECONDS
+        limit = self._clock() + SAVING_SECONDS
         self._deadlines = {"killed": limit}
-        while any(p.status is None for p in running) and time.monotonic() < limit and not self._client_gone:
+        while any(p.status is None for p in running) and self._clock() < limit and not self._client_gone:
             self._step(wake_up)
 
     def _begin(self, sockets: list[int]) -> None:
@@ -143,7 +145,7 @@ class Supervisor(Relay):
         self._terminated = True
 
     def _is_over(self) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         self._stopped = next((reason for reason, at in self._deadlines.items() if at <= now), "")
         if self._terminated:
             self._stopped = "terminated"
@@ -151,11 +153,7 @@ class Supervisor(Relay):
         return ended or bool(self._stopped) or self._client_gone
 
     def _step(self, wake_up: int) -> None:
-        times = [*self._deadlines.values()]
-        if self._activity.next_look is not None:
-            times.append(self._activity.next_look)
-        wait = max(0.0, min(times) - time.monotonic()) if times else None
-        self._attend(wake_up, wait)
+        self._attend(wake_up, wait_seconds(self._clock, *self._deadlines.values(), self._activity.next_look))
         self._listen_for_life()
 
     def _listen_for_life(self) -> None:
@@ -177,14 +175,14 @@ class Supervisor(Relay):
         if kind == "limit":
             self._deadlines.pop("timeout", None)
             if header["seconds"] is not None:
-                self._deadlines["timeout"] = time.monotonic() + header["seconds"]
+                self._deadlines["timeout"] = self._clock() + header["seconds"]
             return
         if kind == "stacks":
             self._report_stacks()
             return
         if kind == "end":
             # as if one of these processes had failed: all report where they were
-            self._deadlines["failure"] = time.monotonic()
+            self._deadlines["failure"] = self._clock()
             return
         process = self._processes[header["process"]]
         if process.status is not None:
@@ -211,7 +209,7 @@ class Supervisor(Relay):
         self._activity.broken()
         self._say_exit(process, self._own_status(status))
         if status != 0:
-            self._deadlines.setdefault("failure", time.monotonic() + FAILURE_GRACE_SECONDS)
+            self._deadlines.setdefault("failure", self._clock() + FAILURE_GRACE_SECONDS)
 
     def _say_exit(self, process: ChildProcess, status: int | None) -> None:
         """Report to the client how a process has ended, with details for one that could not report them itself."""
@@ -239,7 +237,8 @@ class Supervisor(Relay):
 
     def _report_stacks(self) -> None:
         """Request the stacks of every running process."""
-        stack_dumps.request([p for p in self._processes.values() if p.status is None], self._send_stacks)
+        running = [p for p in self._processes.values() if p.status is None]
+        stack_dumps.request(running, self._send_stacks, self._clock)
 
     def _send_stacks(self, process: ChildProcess) -> None:
         self._send(
@@ -256,7 +255,7 @@ class Supervisor(Relay):
         for process in stopped:
             _, status = os.waitpid(process.pid, 0)
             process.status = os.waitstatus_to_exitcode(status)
-        processes.kill_descendants(_CLEAN_UP_SECONDS)
+        processes.kill_descendants(_CLEAN_UP_SECONDS, clock=self._clock)
         scratch.remove(self._scratch)
         shared_memory.remove(memory, time.time() - (time.monotonic() - self._began))
         if self._client_gone:

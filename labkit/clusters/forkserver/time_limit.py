@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver.session import Session
 
 NO_ANSWER = "the process that watches over the ranks does not answer"
-_SHORTEST_WAIT_SECONDS = 0.02
-"""Minimum time between two queries of a clock that may run slower than the wall clock."""
-
-Clock = Callable[[], float]
-"""Returns seconds. May run slower than the wall clock, never faster."""
 
 
 class TimeLimit:
@@ -27,7 +23,7 @@ class TimeLimit:
     @property
     def wait(self) -> float | None:
         """Wall-clock seconds until the next call of `look`."""
-        return None if self._at is None else max(_SHORTEST_WAIT_SECONDS, self._at - self._clock())
+        return wait_seconds(self._clock, self._at)
 
     @property
     def is_over(self) -> bool:

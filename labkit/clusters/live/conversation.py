@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector
@@ -77,7 +78,7 @@ class _Question:
     began: float = 0.0
     waiting: set[int] = field(default_factory=set)
     interrupt_at: dict[str, float] = field(default_factory=dict)
-    """Time of each pending interrupt, by reason."""
+    """Time of each pending interrupt on the conversation's clock, by reason."""
     interrupted: str = ""
     """Reason for the interrupt."""
     where_until: float | None = None
@@ -92,9 +93,12 @@ class _Question:
 class Conversation:
     """Questions to ranks, one after the other."""
 
-    def __init__(self, connection: RanksConnection, hosted: Sequence[Sequence[int]]) -> None:
-        """`hosted[i]`: the ranks of process i. All ranks of one process get the same message."""
+    def __init__(
+        self, connection: RanksConnection, hosted: Sequence[Sequence[int]], clock: Clock = time.monotonic
+    ) -> None:
+        """`hosted[i]`: the ranks of process i. All ranks of one process get the same message. clock: of all limits."""
         self._connection = connection
+        self._clock = clock
         self._hosted = hosted
         self._process = {rank: process for process, ranks in enumerate(hosted) for rank in ranks}
         self._collector = Collector(hosted, None, self._printed_meanwhile, _MAX_BYTES)
@@ -192,8 +196,7 @@ class Conversation:
     def _wait(self) -> bytes | None:
         question = self._question
         times = [] if question is None else [*question.interrupt_at.values(), question.kill_at, question.where_until]
-        soonest = min((at for at in times if at is not None), default=None)
-        seconds = None if soonest is None else max(0.0, soonest - time.monotonic())
+        seconds = wait_seconds(self._clock, *times)
         ready = select.select([self._connection.connection, self._woken], [], [], seconds)[0]
         if self._woken in ready:
             os.read(self._woken, 4096)
@@ -206,8 +209,6 @@ class Conversation:
             data = b""
         self._ended = not data
         question = self._question
-        if question is not None:
-            question.notifier.look()
         if question is not None and not question.interrupted and (reason := question.hang_policy.look()):
             question.interrupted, question.statuses = reason, self._collector.statuses()
             self._interrupt(question)
@@ -220,7 +221,7 @@ class Conversation:
         question.began = time.monotonic()
         question.waiting = set(question.messages) - set(self.exits)
         if question.job.timeout is not None:
-            question.interrupt_at["timeout"] = question.began + question.job.timeout
+            question.interrupt_at["timeout"] = self._clock() + question.job.timeout
 
         def on_output(rank: int, stream: str, text: str) -> None:
             try:
@@ -228,7 +229,7 @@ class Conversation:
                     question.on_output(rank, stream, text)
             except BaseException as error:
                 question.error = error
-                question.interrupt_at["error"] = 0.0
+                question.interrupt_at["error"] = self._clock()
 
         self._collector.start_over(on_output)
         for process, message in {self._process[rank]: m for rank, m in question.messages.items()}.items():
@@ -251,14 +252,14 @@ class Conversation:
         if reason == "failure":
             self._interrupt(question)
         else:
-            question.where_until = time.monotonic() + _WHERE_SECONDS
+            question.where_until = self._clock() + _WHERE_SECONDS
             self._collector.forget_places()
             self._send({"kind": "stacks"})
 
     def _interrupt(self, question: _Question) -> None:
         question.interrupt_at.clear()
         question.where_until = None
-        question.kill_at = time.monotonic() + ANSWER_SECONDS
+        question.kill_at = self._clock() + ANSWER_SECONDS
         for process in self._processes(question.waiting):
             self._send({"kind": "interrupt", "process": process})
 
@@ -270,7 +271,7 @@ class Conversation:
             return
         processes = self._processes(question.waiting)
         question.killed = {rank for process in processes for rank in self._hosted[process]}
-        question.kill_at = time.monotonic() + _DEATH_SECONDS
+        question.kill_at = self._clock() + _DEATH_SECONDS
         self._send({"kind": "stacks"})
         for process in processes:
             self._send({"kind": "kill", "process": process})
@@ -291,12 +292,13 @@ class Conversation:
         failed = any(result.error is not None or result.exit != 0 for result in results.values())
         question.waiting -= set(results) | set(self.exits)
         died = set(self.exits) & set(question.messages) - question.killed
+        if (failed or died) and not question.interrupted:
+            question.interrupt_at.setdefault("failure", self._clock() + GRACE_SECONDS)
+        question.notifier.look()
         if not question.waiting:
             self._finish(question, died)
             return
-        now = time.monotonic()
-        if (failed or died) and not question.interrupted:
-            question.interrupt_at.setdefault("failure", now + GRACE_SECONDS)
+        now = self._clock()
         reason = next((reason for reason, at in question.interrupt_at.items() if at <= now), "")
         if reason:
             self._stop(question, reason)

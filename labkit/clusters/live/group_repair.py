@@ -18,6 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from labkit.clusters.clock import Clock
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Cell, GroupRepair
 from labkit.linux.descriptors import open_descriptors
@@ -109,9 +110,10 @@ class RepairableGroups:
 class InterruptibleStore(Store):
     """`shared`, with waits in Python: a `KeyboardInterrupt` ends them, and any group creation that uses them."""
 
-    def __init__(self, shared: Store) -> None:
+    def __init__(self, shared: Store, clock: Clock = time.monotonic) -> None:
         super().__init__()
         self._shared = shared
+        self._clock = clock
         self._timeout = timedelta(minutes=30)
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -129,9 +131,9 @@ class InterruptibleStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         limit = (self._timeout if timeout is None else timeout).total_seconds()
-        began, pause = time.monotonic(), 0.0005
+        began, pause = self._clock(), 0.0005
         while not self.check(keys):
-            if time.monotonic() - began > limit:
+            if self._clock() - began > limit:
                 raise dist.DistStoreError(f"after {limit:g} s nobody has set {', '.join(keys)}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

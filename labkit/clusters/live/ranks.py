@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Outcome, RanksConnection
@@ -56,10 +58,15 @@ class RankState:
 class LiveRanks:
     """Live ranks of `cluster`. Call `close` at the end; they end with this program at the latest."""
 
-    def __init__(self, cluster: LiveCluster, job: Job, on_state: OnState | None = None) -> None:
-        """`job` provides each rank's start conditions: exercise modules, environment. Its code is not run."""
+    def __init__(
+        self, cluster: LiveCluster, job: Job, on_state: OnState | None = None, clock: Clock = time.monotonic
+    ) -> None:
+        """`job` provides each rank's start conditions: exercise modules, environment. Its code is not run.
+
+        clock: for timeouts of cells, and for the time that ranks have to answer an interrupt.
+        """
         connection, self._hosted = cluster.keep(job, on_state)
-        self._conversation = Conversation(connection, self._hosted)
+        self._conversation = Conversation(connection, self._hosted, clock)
         self.world_size = sum(map(len, self._hosted))
         self._process = {rank: process for process, ranks in enumerate(self._hosted) for rank in ranks}
         self._modules = [dict(job.modules) for _ in self._hosted]

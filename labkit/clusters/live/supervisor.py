@@ -25,12 +25,12 @@ class LiveSupervisor(Supervisor):
             if process.status is None:
                 os.kill(process.pid, signal.SIGKILL)
         elif kind == "rest":
-            self._activity = ActivityMonitor(self._board, None)
+            self._activity = ActivityMonitor(self._board, None, self._clock)
         else:
             super()._obey(header, payload)
         if kind == "input":
             watched = all(len(hosted) == 1 for hosted in self._asked.ranks)
-            self._activity = ActivityMonitor(self._board, header["hang_timeout"] if watched else None)
+            self._activity = ActivityMonitor(self._board, header["hang_timeout"] if watched else None, self._clock)
 
     def _process_ended(self, process: ChildProcess, status: int) -> None:
         self._say_exit(process, status)

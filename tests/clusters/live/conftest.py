@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
-from labkit.clusters.forkserver import ForkServer, shared
+import pytest
+from clocks import SLOWLY, LateClock, ManualClock, forkserver_that_reads_clocks
+
+from labkit.clusters.forkserver import ForkServer
 
 
 @pytest.fixture(scope="session")
-def forkserver() -> ForkServer:
-    return shared()
+def warm() -> Iterator[ForkServer]:
+    with forkserver_that_reads_clocks() as started:
+        yield started
+
+
+@pytest.fixture
+def silence() -> LateClock:
+    """The clock by which ranks are silent."""
+    return LateClock(SLOWLY)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of all other limits."""
+    return ManualClock()
+
+
+@pytest.fixture
+def forkserver(warm: ForkServer, silence: LateClock, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ForkServer:
+    monkeypatch.setattr(warm, "clock", clock)
+    monkeypatch.setattr(warm, "supervisor_clock", silence)
+    return warm

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from announcing import When
+from clocks import MOMENT, LateClock, ManualClock
+from waiting import wait_until
 
 from labkit import Job, local
 from labkit.clusters import InvalidJob, RankResult, Run
 from labkit.clusters.forkserver import ForkServer
 from labkit.clusters.live import Interrupted, LiveRanks
+from labkit.clusters.live.conversation import ANSWER_SECONDS, GRACE_SECONDS
 
 SETUP = """
 import os, signal, sys, threading, time
 import torch
 import torch.distributed as dist
+from announcing import announce_waits
 dist.init_process_group()
 rank = dist.get_rank()
 x = torch.ones(4)
@@ -30,15 +35,18 @@ TOGETHER = "y = torch.ones(2)\ndist.all_reduce(y)\ny.tolist()"
 
 
 @pytest.fixture
-def live(forkserver: ForkServer) -> Iterator[LiveRanks]:
-    ranks = LiveRanks(local(nproc_per_node=3, forkserver=forkserver), Job(source=""))
+def live(forkserver: ForkServer, clock: ManualClock) -> Iterator[LiveRanks]:
+    ranks = LiveRanks(local(nproc_per_node=3, forkserver=forkserver), Job(source=""), clock=clock)
     run_on(ranks, SETUP).raise_if_failed()
     yield ranks
     ranks.close()
 
 
-def run_on(live: LiveRanks, source: str, ranks: list[int] | None = None, **options: Any) -> Run:
-    run, _ = live.run(Job(source=source, filename="Cell In[7]", **options), ranks)
+def run_on(
+    live: LiveRanks, source: str, ranks: list[int] | None = None, when: When | None = None, **options: Any
+) -> Run:
+    on_output, on_state = (None, None) if when is None else (when.on_output, when.on_state)
+    run, _ = live.run(Job(source=source, filename="Cell In[7]", **options), ranks, on_output, on_state)
     return run
 
 
@@ -46,19 +54,24 @@ def pids(live: LiveRanks) -> list[int]:
     return [state.pid for state in live.states()]
 
 
-def interrupt_soon(live: LiveRanks, source: str) -> Run:
-    """Run a cell that prints `begun` on every rank; when all have, this thread gets a KeyboardInterrupt."""
-    begun: set[int] = set()
-
-    def on_output(rank: int, stream: str, text: str) -> None:
-        begun.add(rank)
-        if len(begun) == live.world_size:
-            # from a thread other than the main one, as a front end's Stop button does it
-            threading.Timer(1.0, lambda: os.kill(os.getpid(), 2)).start()
-
+def interrupted(live: LiveRanks, source: str, waiting: int = 3, when: When | None = None) -> Run:
+    """Run a cell; this thread gets a KeyboardInterrupt when so many ranks have printed that they wait."""
+    # from a thread other than the main one, as a front end's Stop button does it
+    thread = threading.Thread(target=os.kill, args=(os.getpid(), 2))
+    begun = When(thread.start, waiting)
     with pytest.raises(Interrupted) as caught:
-        live.run(Job(source=source, filename="Cell In[7]"), on_output=on_output)
+        live.run(
+            Job(source=source, filename="Cell In[7]"),
+            on_output=begun.on_output,
+            on_state=None if when is None else when.on_state,
+        )
     return caught.value.run
+
+
+@pytest.fixture
+def grace_over(clock: ManualClock) -> When:
+    """Lets the time pass that the others have, when one rank has failed and two wait."""
+    return When(lambda: clock.advance(GRACE_SECONDS), waiting=2, ended=1)
 
 
 def errors(run: Run) -> dict[int, str]:
@@ -105,12 +118,13 @@ def test_process_groups_need_all_ranks_and_say_so(live: LiveRanks) -> None:
     assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").values == [[3.0, 3.0]] * 3
 
 
-def test_an_error_brings_back_the_ranks_that_wait_for_its_rank(live: LiveRanks) -> None:
+def test_an_error_brings_back_the_ranks_that_wait_for_its_rank(live: LiveRanks, grace_over: When) -> None:
     before = pids(live)
     run_on(
         live, "pair = dist.new_group([0, 1])\nmodel = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))"
     )
-    run = run_on(live, "z = rank\nif rank == 1:\n    raise ValueError('no')\ndist.all_reduce(x)")
+    source = "z = rank; announce_waits()\nif rank == 1:\n    raise ValueError('no')\ndist.all_reduce(x)"
+    run = run_on(live, source, when=grace_over)
     assert errors(run) == {0: "KeyboardInterrupt", 1: "ValueError", 2: "KeyboardInterrupt"}
     assert run.diagnosis().splitlines()[0] == "ValueError on rank 1 at Cell In[7], line 3: no"
     assert run.diagnosis().splitlines()[-1] == "ranks 0, 2 stopped because of it"
@@ -126,70 +140,79 @@ def test_an_error_brings_back_the_ranks_that_wait_for_its_rank(live: LiveRanks) 
     assert pids(live) == before
 
 
-def test_a_cell_without_some_members_of_its_group_says_so(live: LiveRanks) -> None:
-    said = run_on(live, "dist.recv(x, src=2)", [0, 1], hang_timeout=0.5).diagnosis()
+def test_a_cell_without_some_members_of_its_group_says_so(live: LiveRanks, silence: LateClock) -> None:
+    source = "announce_waits(); dist.recv(x, src=2)"
+    said = run_on(live, source, [0, 1], When(silence.start, 2), hang_timeout=MOMENT).diagnosis()
     assert "try: the cell ran only on ranks 0-1, but the group includes rank 2: leave out --ranks" in said
 
 
 @pytest.mark.parametrize("before", ["", "loss = model(torch.ones(5, 2)).sum()\n"])
-def test_ddp_goes_on_after_a_failure_in_its_first_pass(live: LiveRanks, before: str) -> None:
+def test_ddp_goes_on_after_a_failure_in_its_first_pass(live: LiveRanks, before: str, grace_over: When) -> None:
     run_on(
         live,
         "net = torch.nn.Sequential(torch.nn.Linear(2, 600), torch.nn.Linear(600, 600), torch.nn.Linear(600, 1))\n"
         "model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)\n"
         "step = lambda: model(torch.ones(5, 2)).sum().backward()",
     )
-    assert errors(run_on(live, f"{before}assert rank != 1\nstep()"))[1] == "AssertionError"
+    run = run_on(live, f"{before}announce_waits()\nassert rank != 1\nstep()", when=grace_over)
+    assert errors(run)[1] == "AssertionError"
     # ranks had come to agree on buckets, and the one that failed had not
     for _ in range(2):
-        run = run_on(live, "net.zero_grad()\nstep()\nnet[2].bias.grad.item()", hang_timeout=10.0)
+        run = run_on(live, "net.zero_grad()\nstep()\nnet[2].bias.grad.item()")
         assert run.ok and run.values == [5.0] * 3, run.diagnosis()
 
 
-def test_ranks_that_wait_for_one_that_never_joins_are_brought_back(live: LiveRanks) -> None:
+def test_ranks_that_wait_for_one_that_never_joins_are_brought_back(live: LiveRanks, grace_over: When) -> None:
     run_on(live, "dist.destroy_process_group()")
-    run = run_on(live, "if rank == 2:\n    1 / 0\ndist.init_process_group()")
+    run = run_on(live, "announce_waits()\nif rank == 2:\n    1 / 0\ndist.init_process_group()", when=grace_over)
     assert errors(run) == {0: "KeyboardInterrupt", 1: "KeyboardInterrupt", 2: "ZeroDivisionError"}
     assert run_on(live, f"dist.init_process_group()\n{TOGETHER}").values == [[3.0, 3.0]] * 3
 
 
-def test_a_time_out_interrupts_and_keeps_all(live: LiveRanks) -> None:
-    run = run_on(live, "if rank == 0:\n    time.sleep(60)\ndist.barrier()", timeout=1.5)
-    assert run.stopped == "timeout after 1.5 s"
+def test_a_time_out_interrupts_and_keeps_all(live: LiveRanks, clock: ManualClock) -> None:
+    source = "announce_waits()\nif rank == 0:\n    print('waits'); time.sleep(600)\ndist.barrier()"
+    run = run_on(live, source, when=When(lambda: clock.advance(60.0), 3), timeout=60.0)
+    assert run.stopped == "timeout after 60 s"
     assert [result.error and result.error.where for result in run.ranks] == [
-        "Cell In[7], line 2", "Cell In[7], line 3", "Cell In[7], line 3",
+        "Cell In[7], line 3", "Cell In[7], line 4", "Cell In[7], line 4",
     ]  # fmt: skip
     assert run_on(live, TOGETHER).ok
 
 
-def test_a_hang_is_explained_and_ended(live: LiveRanks) -> None:
-    time.sleep(1.2)  # no hang is reported between cells, however long that is
-    run = run_on(live, "if rank != 1:\n    dist.all_reduce(x)\nelse:\n    time.sleep(60)", hang_timeout=1.0)
-    assert run.stopped == "hang: no output and no progress for 1 s"
+def test_a_hang_is_explained_and_ended(live: LiveRanks, silence: LateClock) -> None:
+    supervisor = psutil.Process(pids(live)[0]).ppid()
+    for _ in range(4):  # no hang is reported between cells, however long that is
+        silence.advance(1000.0)
+        wait_until(lambda: os.kill(supervisor, signal.SIGCHLD) or silence.seen)
+    source = "announce_waits()\nif rank != 1:\n    dist.all_reduce(x)\nelse:\n    print('waits'); time.sleep(600)"
+    run = run_on(live, source, when=When(silence.start, 3), hang_timeout=MOMENT)
+    assert run.stopped == "hang: no output and no progress for 0.0002 s"
     report = run.diagnosis()
-    assert "[0, 2]  Cell In[7], line 2: dist.all_reduce(x)" in report and "rank 1 is missing" in report
+    assert "[0, 2]  Cell In[7], line 3: dist.all_reduce(x)" in report and "rank 1 is missing" in report
     assert errors(run) == dict.fromkeys(range(3), "Hang")
+    silence.stop()
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
     # ranks that a cell leaves out are missing in its collectives
-    run = run_on(live, TOGETHER, [0, 1], hang_timeout=1.0)
+    run = run_on(live, TOGETHER, [0, 1], When(silence.start, 2), hang_timeout=MOMENT)
     assert run.stopped.startswith("hang") and "rank 2 does not take part" in run.diagnosis()
+    silence.stop()
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
 
 
 def test_the_learners_interrupt_reaches_python_and_collectives(live: LiveRanks) -> None:
     before = pids(live)
-    run = interrupt_soon(live, "print('begun')\nif rank == 0:\n    time.sleep(60)\ndist.barrier()")
+    source = "announce_waits()\nif rank == 0:\n    print('waits'); time.sleep(600)\ndist.barrier()"
+    run = interrupted(live, source)
     assert errors(run) == dict.fromkeys(range(3), "KeyboardInterrupt")
     assert run_on(live, TOGETHER).ok and pids(live) == before
     # a cell may clean up
-    run = interrupt_soon(live, "try:\n    print('begun'); time.sleep(60)\nfinally:\n    time.sleep(0.3); saved = True")
+    run = interrupted(live, "try:\n    print('waits'); time.sleep(600)\nfinally:\n    time.sleep(0.3); saved = True")
     assert run_on(live, "saved").values == [True] * 3
 
 
-def test_a_rank_that_does_not_answer_an_interrupt_is_killed_and_named(live: LiveRanks) -> None:
-    run = interrupt_soon(
-        live, "if rank == 1:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('begun'); time.sleep(60)"
-    )
+def test_a_rank_that_does_not_answer_an_interrupt_is_killed_and_named(live: LiveRanks, clock: ManualClock) -> None:
+    source = "if rank == 1:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('waits'); time.sleep(600)"
+    run = interrupted(live, source, when=When(lambda: clock.advance(ANSWER_SECONDS), 0, ended=2))
     assert errors(run) == {0: "KeyboardInterrupt", 1: "Killed", 2: "KeyboardInterrupt"}
     assert run.ranks[1].error is not None and run.ranks[1].error.where == "Cell In[7], line 3"
     (note,) = run.notes
@@ -200,8 +223,8 @@ def test_a_rank_that_does_not_answer_an_interrupt_is_killed_and_named(live: Live
         run_on(live, "rank")
 
 
-def test_a_death_is_told_and_the_others_live(live: LiveRanks) -> None:
-    run = run_on(live, "if rank == 2:\n    os._exit(5)\ndist.barrier()")
+def test_a_death_is_told_and_the_others_live(live: LiveRanks, grace_over: When) -> None:
+    run = run_on(live, "if rank == 2:\n    os._exit(5)\nprint('waits'); dist.barrier()", when=grace_over)
     assert run.first_failure is not None and run.first_failure.rank == 2
     assert "rank 2 ended with exit code 5 in Cell In[7], and what it held is gone" in run.notes[0]
     assert run_on(live, "x.tolist()", [0, 1]).values == [[3.0] * 4] * 2
@@ -213,8 +236,7 @@ def test_a_death_is_told_and_the_others_live(live: LiveRanks) -> None:
 
 def test_a_death_between_cells_is_told_before_the_next(live: LiveRanks) -> None:
     os.kill(pids(live)[1], 11)
-    while len(live.alive) == 3:
-        time.sleep(0.01)
+    wait_until(lambda: len(live.alive) < 3)
     with pytest.raises(InvalidJob, match="rank 1 was killed by SIGSEGV, and what it held is gone"):
         run_on(live, "rank")
 
@@ -253,9 +275,7 @@ def test_values_go_to_the_ranks_and_come_back_by_name(live: LiveRanks) -> None:
 def test_what_a_thread_prints_between_cells_is_kept(live: LiveRanks) -> None:
     run_on(live, "threading.Timer(0.3, lambda: print('later', rank, flush=True)).start()")
     printed: list[tuple[int, str, str]] = []
-    while len(printed) < 3:
-        printed += live.printed_meanwhile()
-        time.sleep(0.01)
+    wait_until(lambda: printed.extend(live.printed_meanwhile()) or len(printed) == 3, lambda: printed)
     assert sorted(printed) == [(rank, "stdout", f"later {rank}\n") for rank in range(3)]
     assert run_on(live, "rank").ranks[0].output == ""
 
@@ -284,5 +304,5 @@ def test_nothing_is_left_when_they_are_closed_or_their_client_dies(forkserver: F
     run = run_on(ranks, "import os, subprocess\nsubprocess.Popen(['sleep', '600']).pid, os.getpid()")
     processes = [psutil.Process(pid) for pair in run.values for pid in pair]
     ranks.close()
-    _, alive = psutil.wait_procs(processes, timeout=300)
-    assert not alive and ranks.alive == []
+    wait_until(lambda: not any(process.is_running() for process in processes))
+    assert ranks.alive == []

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from announcing import When
+from clocks import ManualClock
 
 from labkit import Job, virtual
 from labkit.clusters import InvalidJob, Run
@@ -28,8 +30,8 @@ TOGETHER = "y = torch.ones(2)\ndist.all_reduce(y)\ny.tolist()"
 
 
 @pytest.fixture
-def live(forkserver: ForkServer) -> Iterator[LiveRanks]:
-    ranks = LiveRanks(virtual(nproc_per_node=3, forkserver=forkserver), Job(source=""))
+def live(forkserver: ForkServer, clock: ManualClock) -> Iterator[LiveRanks]:
+    ranks = LiveRanks(virtual(nproc_per_node=3, forkserver=forkserver), Job(source=""), clock=clock)
     run_on(ranks, SETUP).raise_if_failed()
     yield ranks
     ranks.close()
@@ -93,9 +95,11 @@ def test_a_subset_that_waits_for_the_others_is_a_deadlock_at_once(live: LiveRank
 
 @pytest.mark.parametrize("body", ["while True: pass", "while True: x = x * 1.0", "while True: time.sleep(1)"])
 def test_the_learners_interrupt_ends_the_cell(live: LiveRanks, body: str) -> None:
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), 2)).start()
+    # ranks of one process run one at a time: the first does not leave its loop
+    begun = When(threading.Thread(target=os.kill, args=(os.getpid(), 2)).start, 1)
+    job = Job(source=f"print('waits')\nif rank == 1:\n    dist.barrier()\n{body}", filename="Cell In[7]")
     with pytest.raises(Interrupted) as caught:
-        run_on(live, f"print('begun')\nif rank == 1:\n    dist.barrier()\n{body}")
+        live.run(job, on_output=begun.on_output)
     assert caught.value.run.ranks[0].error is not None
     assert set(errors(caught.value.run)) == {0, 1, 2} and live.alive == [0, 1, 2]
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
@@ -142,5 +146,5 @@ def test_ddp_goes_on_after_a_failure_in_its_first_pass(live: LiveRanks, before: 
     assert errors(run_on(live, f"{before}assert rank != 1\nstep()"))[1] == "AssertionError"
     # ranks had come to agree on buckets, and the one that failed had not
     for _ in range(2):
-        run = run_on(live, "net.zero_grad()\nstep()\nnet[2].bias.grad.item()", hang_timeout=10.0)
+        run = run_on(live, "net.zero_grad()\nstep()\nnet[2].bias.grad.item()")
         assert run.ok and run.values == [5.0] * 3, run.diagnosis()
