@@ -42,7 +42,7 @@ product = torch.fx.symbolic_trace(lambda x: x @ x)
 )
 def test_an_error_points_at_the_learners_line(statement: str, error: str) -> None:
     source = HEAD + statement
-    run = virtual(nproc_per_node=1).run(Job(source=source, filename="Cell In[3]", timeout=300))
+    run = virtual(nproc_per_node=1).run(Job(source=source, filename="Cell In[3]"))
     (rank,) = run.ranks
     assert rank.error is not None
     line = len(source.splitlines())

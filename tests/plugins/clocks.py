@@ -9,14 +9,7 @@ import mmap
 import os
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-import pytest
-
-from labkit.clusters.forkserver import ForkServer
 
 SLOWLY = 0.001
 """Pace of a clock on which a limit of `MOMENT` is soon over, and those of whole seconds never are while a test runs."""
@@ -39,7 +32,6 @@ class ManualClock:
             os.ftruncate(file, 4 * 8)
             self._path = f"/proc/{os.getpid()}/fd/{file}"
         self._numbers = memoryview(mmap.mmap(file, 4 * 8)).cast("d")
-        self._is_copy = bool(path)
         self._enough = 0.0
         if path:
             os.close(file)
@@ -56,12 +48,11 @@ class ManualClock:
 
     @property
     def seen(self) -> bool:
-        """Whether another process has seen the last advance, and done what was due."""
+        """Whether whoever reads the clock has seen the last advance, and done what was due."""
         return self._numbers[3] >= self._enough
 
     def __call__(self) -> float:
-        if self._is_copy:
-            self._numbers[3] += 1
+        self._numbers[3] += 1
         passed, began, pace, _ = self._numbers
         return passed + (time.monotonic() - began) * pace if began else passed
 
@@ -82,16 +73,3 @@ class LateClock(ManualClock):
         now = self()
         self._numbers[1] = 0.0
         self._numbers[0] = now
-
-
-@contextmanager
-def forkserver_that_reads_clocks(**options: Any) -> Iterator[ForkServer]:
-    """A forkserver whose `supervisor_clock` may be one of these clocks."""
-    made = ForkServer(**options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        made.start()
-    try:
-        yield made
-    finally:
-        made.close()

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from time import monotonic, sleep  # as they are before virtual clocks replace them
 
+from labkit.clusters.clock import Clock
+
 _PAUSE_SECONDS = 0.01
 """Text that comes sooner than this after other text waits for more of it, about this long."""
 _MAX_CHARACTERS = 1 << 15
@@ -15,8 +17,9 @@ _MAX_CHARACTERS = 1 << 15
 class OutputBatches:
     """Passes texts on to `report(rank, stream, text)`, in their order; adjacent ones of a rank's stream are joined."""
 
-    def __init__(self, report: Callable[[int, str, str], None]) -> None:
+    def __init__(self, report: Callable[[int, str, str], None], clock: Clock = monotonic) -> None:
         self._report = report
+        self._clock = clock
         self._lock = threading.Lock()
         self._kept: list[tuple[int, str, list[str]]] = []
         self._characters = 0
@@ -37,7 +40,7 @@ class OutputBatches:
             else:
                 self._kept.append((rank, stream, [text]))
             self._characters += len(text)
-            if self._characters > _MAX_CHARACTERS or monotonic() - self._passed_on > _PAUSE_SECONDS:
+            if self._characters > _MAX_CHARACTERS or self._clock() - self._passed_on > _PAUSE_SECONDS:
                 self._pass_on()
             elif self._timer is None:
                 self._timer = threading.Thread(target=self._pass_on_in_time, name="output", daemon=True)
@@ -56,7 +59,7 @@ class OutputBatches:
         kept, self._kept, self._characters = self._kept, [], 0
         for rank, stream, texts in kept:
             self._report(rank, stream, "".join(texts))
-        self._passed_on = monotonic()
+        self._passed_on = self._clock()
 
     def _pass_on_in_time(self) -> None:
         while True:

@@ -207,9 +207,9 @@ class Supervisor(Relay):
     def _process_ended(self, process: ChildProcess, status: int) -> None:
         """Called when a process has ended by itself."""
         self._activity.broken()
-        self._say_exit(process, self._own_status(status))
         if status != 0:
             self._deadlines.setdefault("failure", self._clock() + FAILURE_GRACE_SECONDS)
+        self._say_exit(process, self._own_status(status))
 
     def _say_exit(self, process: ChildProcess, status: int | None) -> None:
         """Report to the client how a process has ended, with details for one that could not report them itself."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from forkservers import environment
+from waiting import wait_until
+
 from labkit.clusters.agent import Nodes
+from labkit.clusters.clock import Clock
 
 
 class Agents:
     """`processes[i]` is node i's agent; `nodes` is connected to all."""
 
-    def __init__(self, nnodes: int, silence: float) -> None:
+    def __init__(self, nnodes: int, silence: float, clock: Clock) -> None:
         command = [sys.executable, "-P", "-m", "labkit.clusters.agent", "--nnodes", str(nnodes)]
         self.processes = [
             subprocess.Popen(
@@ -22,10 +27,11 @@ class Agents:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                env=environment(),
             )
             for node in range(nnodes)
         ]
-        self.nodes = Nodes([f"node{i}" for i in range(nnodes)], [self._writer(p) for p in self.processes])
+        self.nodes = Nodes([f"node{i}" for i in range(nnodes)], [self._writer(p) for p in self.processes], clock)
         self._threads = [threading.Thread(target=self._read, args=(i,), daemon=True) for i in range(nnodes)]
         for thread in self._threads:
             thread.start()
@@ -47,9 +53,9 @@ class Agents:
 
 
 @contextmanager
-def agents(nnodes: int, silence: float = 60.0) -> Iterator[Agents]:
-    """Start agents that have ended when the block has."""
-    started = Agents(nnodes, silence)
+def agents(nnodes: int, silence: float = 60.0, clock: Clock = time.monotonic) -> Iterator[Agents]:
+    """Start agents that have ended when the block has. clock: of the limits that their client keeps."""
+    started = Agents(nnodes, silence, clock)
     try:
         yield started
     finally:
@@ -57,4 +63,4 @@ def agents(nnodes: int, silence: float = 60.0) -> Iterator[Agents]:
             assert process.stdin is not None
             process.stdin.close()
         for process in started.processes:
-            process.wait(200)
+            wait_until(lambda process=process: process.poll() is not None)

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from agents import Agents, agents  # beside this file
+from announcing import When
+from clocks import MOMENT, SLOWLY, LateClock, ManualClock
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, RankFailed, Run
 from labkit.clusters import State
@@ -45,10 +48,10 @@ def pair() -> Iterator[Agents]:
 
 
 def run(started: Agents, source: str, on_output: Any = None, states: list[State] | None = None, **options: Any) -> Run:
-    port = started.nodes.wait_until_ready(600)[0].port
-    timeout = options.pop("timeout", 60.0)
+    port = started.nodes.wait_until_ready(BROKEN_SECONDS)[0].port
+    timeout, clock = options.pop("timeout", None), options.pop("clock", ManualClock())
     job = Job(source=HEAD + source, filename="Cell In[3]", **options)
-    plan = LaunchPlan(f"elastic{next(_numbers)}", RANK, job, 2, 2, master_port=port, timeout=timeout)
+    plan = LaunchPlan(f"elastic{next(_numbers)}", RANK, job, 2, 2, master_port=port, timeout=timeout, clock=clock)
     return started.nodes.run(plan, on_output, None if states is None else states.append)
 
 
@@ -90,12 +93,16 @@ def test_a_cell_may_take_any_node_away(pair: Agents) -> None:
 
 
 def test_a_hang_and_a_time_out_name_lines(pair: Agents) -> None:
-    hang = "if rank == 0:\n    dist.barrier()\nelse:\n    dist.recv(x, 0)"
-    result = run(pair, hang, max_restarts=1, hang_timeout=2)
-    assert result.stopped == "hang: no output and no progress for 2 s"
-    assert [r.error and r.error.where for r in result.ranks] == ["Cell In[3], line 8"] + ["Cell In[3], line 10"] * 3
-    result = run(pair, "time.sleep(600)", max_restarts=1, timeout=4.0)
-    assert result.stopped == "timeout after 4 s"
+    late = LateClock(SLOWLY)
+    hang = "from announcing import announce_waits; announce_waits()\n"
+    hang += "if rank == 0:\n    dist.barrier()\nelse:\n    dist.recv(x, 0)"
+    result = run(pair, hang, When(late.start, 4).on_output, max_restarts=1, hang_timeout=MOMENT, clock=late)
+    assert result.stopped == "hang: no output and no progress for 0.0002 s"
+    assert [r.error and r.error.where for r in result.ranks] == ["Cell In[3], line 9"] + ["Cell In[3], line 11"] * 3
+    clock = ManualClock()
+    when = When(lambda: clock.advance(1.0), 4)
+    result = run(pair, "print('waits'); time.sleep(600)", when.on_output, max_restarts=1, timeout=1, clock=clock)
+    assert result.stopped == "timeout after 1 s"
     assert [r.error and r.error.where for r in result.ranks] == ["Cell In[3], line 7"] * 4
 
 

@@ -8,7 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,15 @@ from typing import Any
 import psutil
 import pytest
 from agents import Agents, agents  # beside this file
+from announcing import When
+from clocks import ManualClock
+from forkservers import environment
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit import Job
 from labkit.clusters import State
 from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost
+from labkit.clusters.agent.node import NodeAgent
 from labkit.linux.processes import descendants
 
 RANK = "labkit.clusters.local.rank:main"
@@ -28,12 +33,13 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Agents]:
-    with agents(2) as started:
+    """Nodes have as long to end as they need."""
+    with agents(2, clock=ManualClock()) as started:
         yield started
 
 
 def plan(started: Agents, source: str, **options: Any) -> LaunchPlan:
-    ready = started.nodes.wait_until_ready(600)
+    ready = started.nodes.wait_until_ready(BROKEN_SECONDS)
     job = Job(source=source, filename="Cell In[1]")
     return LaunchPlan(
         f"run{next(_numbers)}", RANK, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options
@@ -77,8 +83,10 @@ def test_a_node_that_fails_stops_the_other(pair: Agents) -> None:
 
 def test_a_time_out_says_where_every_rank_was(pair: Agents) -> None:
     # no process group: ranks come to this line soon, also on a busy machine
-    run = pair.nodes.run(plan(pair, "__import__('time').sleep(600)", timeout=4))
-    assert run.stopped == "timeout after 4 s"
+    clock = ManualClock()
+    asked = plan(pair, "print('waits', flush=True) or __import__('time').sleep(600)", timeout=1, clock=clock)
+    run = pair.nodes.run(asked, When(lambda: clock.advance(1.0), 4).on_output)
+    assert run.stopped == "timeout after 1 s"
     assert [result.error.where for result in run.ranks if result.error] == ["Cell In[1], line 1"] * 4
 
 
@@ -89,10 +97,8 @@ def test_an_interrupt_leaves_agents_that_serve_on(pair: Agents) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         pair.nodes.run(plan(pair, SUM + "import time\ntime.sleep(600)"), interrupt)
-    limit = time.monotonic() + 600
-    while any(len(descendants(agent.pid)) > 1 for agent in pair.processes) and time.monotonic() < limit:
-        time.sleep(0.02)
-    assert [len(descendants(agent.pid)) for agent in pair.processes] == [1, 1], "the forkserver alone"
+    # the forkserver alone
+    wait_until(lambda: [len(descendants(agent.pid)) for agent in pair.processes] == [1, 1])
     assert pair.nodes.run(plan(pair, SUM)).ok, "and late lines of the run before do no harm"
 
 
@@ -106,17 +112,37 @@ def test_a_node_that_is_lost_is_named_with_its_ranks() -> None:
         assert run.stopped == "node1 with ranks 2-3 was lost: its agent ended with exit code -9"
         assert not run.ok
         with pytest.raises(NodesLost, match="node1 was lost before the job began"):
-            started.nodes.wait_until_ready(5)
+            started.nodes.wait_until_ready(BROKEN_SECONDS)
 
 
 def test_an_agent_ends_when_its_client_is_silent() -> None:
-    with agents(1, silence=2) as started:
-        started.nodes.wait_until_ready(600)
-        agent = psutil.Process(started.processes[0].pid)
-        below = agent.children(recursive=True)
+    with agents(1, silence=0.001) as started:
+        wait_until(lambda: started.processes[0].poll() is not None)
+        assert started.processes[0].returncode == 0
+
+
+def test_an_agent_serves_as_long_as_its_client_says_something(tmp_path: Path) -> None:
+    clock = ManualClock()
+    reading, writing = os.pipe()
+    with (tmp_path / "lines").open("w") as out:
+        before = set(descendants(os.getpid()))
+        agent = NodeAgent(0, 1, out, clock=clock)
+        below = set(descendants(os.getpid())) - before
         assert below, "its forkserver"
-        assert started.processes[0].wait(300) == 0
-        assert psutil.wait_procs(below, timeout=300)[1] == []
+        thread = threading.Thread(target=agent.serve, args=(reading, 1.0))
+        thread.start()
+        for _ in range(3):
+            clock.advance(0.6)
+            wait_until(lambda: clock.seen or not thread.is_alive())
+            os.write(writing, b"\n")
+            clock.advance(0.0)
+            wait_until(lambda: clock.seen or not thread.is_alive())  # and with it the line
+        assert thread.is_alive()
+        clock.advance(1.0)
+        thread.join()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in below))
+    for end in (reading, writing):
+        os.close(end)
 
 
 def alone(request: Path) -> list[str]:
@@ -144,9 +170,9 @@ def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
 def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Path) -> None:
     request, begun = tmp_path / "plan", tmp_path / "begun"
     source = f"import pathlib, time\nprint('on', flush=True)\npathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
-    asked = LaunchPlan("once", RANK, Job(source=source), 1, 1)
+    asked = LaunchPlan("once", RANK, Job(source=source), 1, 1, clock=ManualClock())
     request.write_bytes(pickle.dumps(asked))
-    agent = subprocess.Popen(alone(request), stdout=subprocess.PIPE, text=True)
+    agent = subprocess.Popen(alone(request), stdout=subprocess.PIPE, text=True, env=environment())
     assert agent.stdout is not None
     nodes = Nodes(["pod"])
 
@@ -154,11 +180,10 @@ def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Pat
         nodes.feed(0, line)
         if '"frames"' in line:
             break
-    while not begun.exists():
-        time.sleep(0.01)
+    wait_until(begun.exists)
     os.kill(agent.pid, signal.SIGTERM)
     for line in agent.stdout:
         nodes.feed(0, line)
-    assert agent.wait(200) == 0
+    assert agent.wait() == 0
     run = nodes.run(asked)
     assert not run.ok and run.ranks[0].error is not None and run.ranks[0].error.where == "<cell>, line 3"

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from labkit.clusters.elastic import agent
 from labkit.torch_versions.stores import FileStore
+
+
+class WatchedStore(FileStore):  # type: ignore[misc]  # typed as Any, see torch_versions
+    """Says when somebody is about to wait in it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.waits = threading.Event()
+
+    def wait(self, *arguments: Any) -> None:
+        self.waits.set()
+        super().wait(*arguments)
 
 
 def test_the_first_waits_for_the_slowest_and_one_that_joins_waits_for_nobody(
@@ -18,14 +31,15 @@ def test_the_first_waits_for_the_slowest_and_one_that_joins_waits_for_nobody(
 ) -> None:
     monkeypatch.setattr(agent, "_ASSEMBLY", timedelta(hours=1))
     path, order = str(tmp_path / "store"), []
+    store = WatchedStore(path)
 
     def first() -> None:
-        agent._assemble(FileStore(path), 2)
+        agent._assemble(store, 2)
         order.append("the first goes on")
 
     waiting = threading.Thread(target=first)
     waiting.start()
-    time.sleep(0.3)
+    wait_until(lambda: store.waits.is_set() or not waiting.is_alive())
     order.append("the second comes")
     agent._assemble(FileStore(path), 2)
     waiting.join()

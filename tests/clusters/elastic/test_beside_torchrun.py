@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
+from clocks import ManualClock
+from forkservers import forkserver_that_reads_clocks
+from waiting import wait_until
 
 from labkit import Job, local
+from labkit.clusters import State
+from labkit.clusters.forkserver.supervisor import FAILURE_GRACE_SECONDS
 
 TELL = """
 import json, os, signal, sys, time
@@ -78,11 +87,44 @@ def with_torchrun(script: str, ranks: int, restarts: int, folder: Path) -> Ended
     return Ended(_told(told), codes)
 
 
+PROCESSES = "import os; print('processes', os.getppid(), os.getpid(), flush=True)\n"
+
+
+class Grace:
+    """The time that other ranks have after one has failed, which passes; then those sent SIGTERM have all the time."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self._supervisor = 0
+        self._ranks: set[int] = set()
+        self._thread: threading.Thread | None = None
+
+    def on_output(self, rank: int, stream: str, text: str) -> None:
+        if found := re.match(r"processes (\d+) (\d+)", text):
+            self._supervisor = int(found[1])
+            self._ranks.add(int(found[2]))
+
+    def on_state(self, state: State) -> None:
+        if state.ended and self._thread is None:
+            self._thread = threading.Thread(target=self._pass, daemon=True)
+            self._thread.start()
+
+    def _pass(self) -> None:
+        wait_until(lambda: any(not psutil.pid_exists(pid) for pid in self._ranks))
+        self.clock.advance(0.0)
+        # the supervisor has reaped it, and then knows until when it waits for the others
+        with suppress(ProcessLookupError):  # there are none
+            wait_until(lambda: os.kill(self._supervisor, signal.SIGCHLD) or self.clock.seen)
+        self.clock.advance(FAILURE_GRACE_SECONDS)
+
+
 def in_a_cell(script: str, ranks: int, restarts: int, folder: Path) -> Ended:
     told = folder / "cell"
     told.mkdir()
-    job = Job(source=script, max_restarts=restarts, environment={"TOLD": str(told)}, timeout=300)
-    run = local(nproc_per_node=ranks).run(job)
+    job = Job(source=PROCESSES + script, max_restarts=restarts, environment={"TOLD": str(told)})
+    grace = Grace()
+    with forkserver_that_reads_clocks(supervisor_clock=grace.clock) as server:
+        run = local(nproc_per_node=ranks, forkserver=server).run(job, grace.on_output, grace.on_state)
     return Ended(_told(told), {result.exit for result in run.ranks if result.exit})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import time
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +20,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         if data.endswith(b"sleep"):
             try:
                 print("sleeping", flush=True)
-                time.sleep(600)
+                threading.Event().wait()
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
         elif data.endswith(b"end"):

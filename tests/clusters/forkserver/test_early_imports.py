@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
+from waiting import wait_until
 
 from labkit import Job, local
 from labkit.clusters.forkserver import ForkServer
@@ -48,10 +48,8 @@ def test_ranks_collect_garbage_though_the_imports_before_them_did_not(forkserver
 
 
 def test_imported_when_idle(forkserver: ForkServer) -> None:
-    deadline = time.monotonic() + 600
-    while not run(forkserver, IMPORTED):
-        assert time.monotonic() < deadline, "never imported"
-        time.sleep(3)
+    # it begins when two seconds have passed without a request
+    wait_until(lambda: run(forkserver, IMPORTED), pause_seconds=3)
 
 
 def test_names_in_pickled_functions_and_module_texts_count() -> None:

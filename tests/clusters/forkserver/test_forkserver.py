@@ -6,11 +6,11 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from clocks import LateClock
+from clocks import MOMENT, SLOWLY, LateClock
+from waiting import wait_until
 
 from labkit import Job, Run, local, virtual
 from labkit.clusters import Cluster, State
@@ -19,7 +19,7 @@ from labkit.clusters.forkserver.collector import KEPT_OUTPUT_CHARACTERS
 
 
 def run(source: str, ranks: int = 1, **options: object) -> Run:
-    return local(nproc_per_node=ranks).run(Job(source=source, timeout=300, **options))  # type: ignore[arg-type]
+    return local(nproc_per_node=ranks).run(Job(source=source, **options))  # type: ignore[arg-type]
 
 
 def test_output_is_live_and_complete_with_parts_of_lines(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ print("no end", end="")
         seen.append((rank, stream, text))
         (tmp_path / str(rank)).touch()
 
-    result = local(nproc_per_node=2).run(Job(source=source.replace("SEEN", f"{tmp_path}/"), timeout=300), on_output)
+    result = local(nproc_per_node=2).run(Job(source=source.replace("SEEN", f"{tmp_path}/")), on_output)
     for rank in range(2):
         parts = [(stream, text) for r, stream, text in seen if r == rank]
         assert parts[0] == ("stdout", "one"), "what was printed so far is shown before the line ends"
@@ -71,7 +71,7 @@ import os, time
 while not os.path.exists(os.path.join({str(tmp_path)!r}, "2" if os.environ["RANK"] == "2" else "0")):
     time.sleep(0.1)
 """
-    cluster.run(Job(source=source, timeout=300), on_state=on_state).raise_if_failed()
+    cluster.run(Job(source=source), on_state=on_state).raise_if_failed()
     assert {state.phase for state in states} == {"running"}
     assert (states[0].ended, states[-1].ended) == (0, 3)
 
@@ -96,11 +96,19 @@ def test_values_of_many_megabytes_come_back() -> None:
     assert [(v.numel(), int(v[-1])) for v in values] == [(10_000_000, 0), (10_000_000, 1)]
 
 
-def test_two_runs_at_once() -> None:
+def test_two_runs_at_once(tmp_path: Path) -> None:
     results: dict[str, Run] = {}
+    source = """
+import os, time
+print(NAME)
+open(f"FOLDER/{NAME}", "w").close()
+while len(os.listdir("FOLDER")) < 2:
+    time.sleep(0.01)
+NAME
+"""
 
     def start(name: str) -> None:
-        results[name] = run(f"import time\nprint({name!r})\ntime.sleep(0.5)\n{name!r}", 2)
+        results[name] = run(source.replace("NAME", repr(name)).replace("FOLDER", str(tmp_path)), 2)
 
     threads = [threading.Thread(target=start, args=(name,)) for name in ("first", "second")]
     for thread in threads:
@@ -133,10 +141,7 @@ def test_a_forked_child_of_the_kernel_starts_its_own() -> None:
     child.join()
     assert theirs != ours
     assert run(source).values == [ours], "and the parent's own is untouched"
-    deadline = time.monotonic() + 600
-    while Path(f"/proc/{theirs}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{theirs}").exists()
+    wait_until(lambda: not Path(f"/proc/{theirs}").exists())
 
 
 def test_a_warm_process_that_cannot_start_says_why() -> None:
@@ -235,11 +240,11 @@ def test_values_beyond_the_bound_are_refused() -> None:
 
 
 def test_a_rank_may_print_without_end_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = LateClock()
+    clock = LateClock(SLOWLY)
     monkeypatch.setattr(shared(), "clock", clock)
-    job = Job(source="while True:\n    print('y' * 1000)", timeout=1)
+    job = Job(source="while True:\n    print('y' * 1000)", timeout=MOMENT)
     result = local(nproc_per_node=1).run(job, lambda *_: clock.start())
-    assert result.stopped == "timeout after 1 s"
+    assert result.stopped == "timeout after 0.0002 s"
     assert "y" * 900 in result.ranks[0].output
 
 

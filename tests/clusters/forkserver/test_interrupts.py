@@ -9,13 +9,13 @@ import random
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from labkit import Job, local
 from labkit.clusters.forkserver import ForkServer, client
@@ -64,10 +64,7 @@ def open_files() -> set[str]:
 
 def wait_until_only(pids: set[int]) -> None:
     """A supervisor that has reported the end of its run ends a moment later."""
-    deadline = time.monotonic() + 600
-    while set(descendants(os.getpid())) - pids:
-        assert time.monotonic() < deadline, descendants(os.getpid())
-        time.sleep(0.001)
+    wait_until(lambda: not set(descendants(os.getpid())) - pids, lambda: descendants(os.getpid()), 0.001)
 
 
 def interrupt_at_many_moments() -> list[Any]:
@@ -110,10 +107,11 @@ def test_an_interrupt_waits_while_something_is_held() -> None:
 
 def test_an_interrupt_ends_a_wait_and_is_raised_once() -> None:
     with held():
-        timer = threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
-        timer.start()
+        main, begun = threading.main_thread().ident or 0, threading.Event()
+        threading.Thread(target=lambda: begun.wait() and signal.pthread_kill(main, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt), let_through():
-            time.sleep(20)
+            begun.set()
+            threading.Event().wait()
         with let_through():
             pass
     with held():
@@ -142,8 +140,7 @@ def test_an_interrupt_while_torch_is_imported_withdraws_the_run_and_keeps_the_im
     cluster = local(nproc_per_node=1, forkserver=forkserver)
 
     def interrupt_once_it_waits() -> None:
-        while not forkserver._connections:
-            time.sleep(0.01)
+        wait_until(lambda: forkserver._connections)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     try:

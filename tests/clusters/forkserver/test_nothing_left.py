@@ -8,14 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from clocks import LateClock
+from clocks import MOMENT, SLOWLY, LateClock
+from waiting import wait_until
 
 from labkit import Job, local
 from labkit.clusters.forkserver import ForkServer, shared
@@ -79,20 +78,20 @@ def alive(pids: set[int]) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "ending",
+    ("ending", "timeout"),
     [
-        "memory.unlink()",
-        "memory.unlink()\nraise ValueError",
-        "memory.unlink()\nos.kill(os.getpid(), 11)",
-        "time.sleep(600)",
+        ("memory.unlink()", None),
+        ("memory.unlink()\nraise ValueError", None),
+        ("memory.unlink()\nos.kill(os.getpid(), 11)", None),
+        ("time.sleep(600)", MOMENT),
     ],
     ids=["success", "error", "crash", "time-out"],
 )
-def test_nothing_is_left_when_a_run_ends(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = LateClock()
+def test_nothing_is_left_when_a_run_ends(ending: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LateClock(SLOWLY)
     monkeypatch.setattr(shared(), "clock", clock)
     pids = Pids(4, clock.start)
-    run = local(nproc_per_node=2).run(Job(source=BUSY + ending, timeout=1), pids)
+    run = local(nproc_per_node=2).run(Job(source=BUSY + ending, timeout=timeout), pids)
     assert len(pids.known) == 4, run.diagnosis()
     assert alive(pids.known) == set()
 
@@ -130,7 +129,7 @@ while True:
 def test_nothing_is_left_of_data_workers_and_of_a_rank_that_stands_still() -> None:
     pids = Pids(4, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        local(nproc_per_node=2).run(Job(source=WORKERS, timeout=300), pids)
+        local(nproc_per_node=2).run(Job(source=WORKERS), pids)
     assert alive(pids.known) == set()
 
 
@@ -156,7 +155,7 @@ if "fork" in sys.argv:
     local(nproc_per_node=1).run(Job(source="1"))
     if os.fork() == 0:  # a child that outlives its parent, as those of multiprocessing do
         import time
-        time.sleep(20)
+        time.sleep(600)
         os._exit(0)
 local(nproc_per_node=2).run(Job(source={BUSY + "time.sleep(600)"!r}), show)
 """
@@ -171,14 +170,15 @@ def test_nothing_is_left_when_the_kernel_is_killed(arguments: list[str]) -> None
         line = kernel.stdout.readline()
         assert line, "the kernel ended too early"
         pids(*json.loads(line))
-    below = set(descendants(kernel.pid)) - (_forked(kernel.pid) if arguments else set())
+    forked = _forked(kernel.pid) if arguments else set()
+    below = set(descendants(kernel.pid)) - forked
     assert pids.known < below, "ranks and their grandchildren, a supervisor, the forkserver"
     kernel.kill()
     kernel.wait()
-    deadline = time.monotonic() + 600
-    while alive(below) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive(below) == set()
+    wait_until(lambda: not alive(below))
+    assert alive(forked) == forked
+    for pid in forked:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_warm_process_that_is_just_starting_ends_with_the_kernel() -> None:
@@ -192,8 +192,7 @@ def test_a_warm_process_that_is_just_starting_ends_with_the_kernel() -> None:
     assert below
     kernel.kill()
     kernel.wait()
-    _, still_there = psutil.wait_procs([psutil.Process(pid) for pid in below if psutil.pid_exists(pid)], timeout=300)
-    assert not still_there
+    wait_until(lambda: not alive(below))
 
 
 def _forked(kernel: int) -> set[int]:
@@ -202,17 +201,19 @@ def _forked(kernel: int) -> set[int]:
     return {pid for pid in descendants(kernel) if Path(f"/proc/{pid}/cmdline").read_bytes() == command}
 
 
-def test_a_supervisor_that_is_killed_takes_its_ranks_along() -> None:
-    pids = Pids(4)
-    source = BUSY + "if dist.get_rank() == 0:\n    time.sleep(1)\n    os.kill(os.getppid(), 9)\ntime.sleep(600)"
+def test_a_supervisor_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    pids = Pids(4, known.touch)
+    source = (
+        f"while not os.path.exists({str(known)!r}):\n    time.sleep(0.01)\nos.kill(os.getppid(), 9)\ntime.sleep(600)"
+    )
+    source = BUSY + source
     forkserver = ForkServer()
     run = local(nproc_per_node=2, forkserver=forkserver).run(Job(source=source), pids)
     assert run.stopped == "the process that watches over the ranks died"
     assert not run.ok
-    deadline = time.monotonic() + 600
-    while alive(pids.known) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive(pids.known) == set()
+    assert len(pids.known) == 4
+    wait_until(lambda: not alive(pids.known))
     assert local(nproc_per_node=2, forkserver=forkserver).run(Job(source="1")).values == [1, 1]
     forkserver.close()
 

@@ -6,7 +6,7 @@ from labkit import Job, Run, local
 
 
 def run(source: str, ranks: int = 2) -> Run:
-    return local(nproc_per_node=ranks).run(Job(source=source, timeout=300)).raise_if_failed()
+    return local(nproc_per_node=ranks).run(Job(source=source)).raise_if_failed()
 
 
 def test_nothing_of_the_rehearsal_is_seen() -> None:

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+from clocks import ManualClock
+from forkservers import launched_with
+from waiting import wait_until
 
 from labkit import Job, Run, local
 from labkit.clusters.forkserver import ForkServer
@@ -42,6 +44,9 @@ while os.path.exists("/proc/{rank_1}"):
 1 / 0
 """
 
+QUIET_SECONDS = 2.0
+"""More than a forkserver is quiet before it forks ahead, or waits until it looks again."""
+
 
 def below(pid: int) -> dict[int, list[int]]:
     """The children of a process, with those that each has, as far as they have not ended."""
@@ -57,7 +62,8 @@ class Rig:
     """A forkserver of its own, and what waits in it."""
 
     def __init__(self) -> None:
-        self.forkserver = ForkServer()
+        self.clock = ManualClock()
+        self.forkserver = ForkServer(launch=launched_with(self.clock))
 
     @property
     def pid(self) -> int:
@@ -85,11 +91,12 @@ class Rig:
 
     def until(self, holds: Callable[[dict[int, list[int]]], bool]) -> dict[int, list[int]]:
         """Wait until this holds of the processes below the forkserver."""
-        end = time.monotonic() + 60
-        while not holds(found := below(self.pid)):
-            assert time.monotonic() < end, found
-            time.sleep(0.05)
-        return found
+
+        def reached() -> list[dict[int, list[int]]]:
+            self.clock.advance(QUIET_SECONDS)
+            return [found] if holds(found := below(self.pid)) else []
+
+        return wait_until(reached, lambda: below(self.pid))[0]
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +108,7 @@ def rig() -> Iterator[Rig]:
         yield made
     pids = [made.pid, *descendants(made.pid)]
     made.forkserver.close()
-    end = time.monotonic() + 60
-    while any(psutil.pid_exists(pid) for pid in pids):
-        assert time.monotonic() < end, "spares outlive their forkserver"
-        time.sleep(0.05)
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), lambda: "spares outlive their forkserver")
 
 
 def test_they_serve_the_next_run_with_what_is_so_at_its_start(
@@ -178,12 +182,12 @@ def test_errors_and_signals_are_those_of_any_rank(rig: Rig) -> None:
 def test_none_are_forked_while_a_run_is_under_way(rig: Rig, tmp_path: Path) -> None:
     _, spares = rig.prepared(3)
     source = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'end')!r}):\n    time.sleep(0.05)"
-    run = threading.Thread(target=rig.run, args=(source, 3))
+    run = threading.Thread(target=rig.run, args=(f"print('on', flush=True)\n{source}", 3))
     run.start()
-    end = time.monotonic() + 3  # the forkserver looks after two seconds
-    while time.monotonic() < end:
+    for _ in range(2):
+        rig.clock.advance(QUIET_SECONDS)
+        wait_until(lambda: rig.clock.seen)
         assert [*below(rig.pid).values()] == [spares]
-        time.sleep(0.05)
     (tmp_path / "end").touch()
     run.join()
     assert rig.waiting(3)[1] != spares

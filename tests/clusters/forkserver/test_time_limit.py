@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from clocks import ManualClock
 
 from labkit.clusters import Cluster, Job
 from labkit.clusters.forkserver import ForkServer
@@ -14,17 +15,7 @@ from labkit.clusters.virtual import RankPool, virtual
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(SECONDS)\n1"
 
 
-class Clock:
-    """Stands still until it is advanced."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-CLOCK = Clock()
+CLOCK = ManualClock()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +44,7 @@ def test_all_is_stopped_and_says_where_it_was_when_time_is_up(
     forkserver: ForkServer, cluster: Callable[[ForkServer], Cluster]
 ) -> None:
     def at_output(rank: int, stream: str, text: str) -> None:
-        CLOCK.time += 30.0
+        CLOCK.advance(30.0)
 
     endless = SLEEPS.replace("time.sleep(SECONDS)", "while True: pass")
     run = cluster(forkserver).run(Job(source=endless, timeout=30.0), on_output=at_output)

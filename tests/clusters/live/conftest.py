@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from clocks import SLOWLY, LateClock, ManualClock, forkserver_that_reads_clocks
+from clocks import SLOWLY, LateClock, ManualClock
+from forkservers import forkserver_that_reads_clocks
 
 from labkit.clusters.forkserver import ForkServer
 

@@ -26,7 +26,7 @@ dist.barrier()
 
 
 def run(source: str, ranks: int = 2) -> Run:
-    return local(ranks).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=300)).raise_if_failed()
+    return local(ranks).run(Job(source=HEAD + source, filename="Cell In[3]")).raise_if_failed()
 
 
 def computing(run: Run, rank: int) -> list[Event]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +25,7 @@ dist.all_reduce(x)
 
 
 def run(source: str) -> Run:
-    return local(nproc_per_node=4).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=300))
+    return local(nproc_per_node=4).run(Job(source=HEAD + source, filename="Cell In[3]"))
 
 
 def dies(statement: str) -> Run:
@@ -59,11 +58,11 @@ def test_the_rank_that_died_comes_first(statement: str, first: str) -> None:
 
 
 def test_a_rank_that_the_hub_has_ended_is_shown_with_the_hub_s_reason(tmp_path: Path) -> None:
-    written = [{"time": 0.0, "text": "An earlier one."}, {"time": time.time() + 3600, "text": "Too much memory."}]
+    written = [{"time": 0.0, "text": "An earlier one."}, {"time": 4e9, "text": "Too much memory."}]
     (tmp_path / "notices.json").write_text(json.dumps({"notices": written, "disk_bytes": None}))
     environment = {**os.environ, hub_notices.FILE: str(tmp_path / "notices.json")}
     with closing(ForkServer(environment=environment)) as server:
-        found = local(1, forkserver=server).run(Job(source="import os\nos.kill(os.getpid(), 9)", timeout=300))
+        found = local(1, forkserver=server).run(Job(source="import os\nos.kill(os.getpid(), 9)"))
     assert found.diagnosis() == "rank 0 was killed by SIGKILL: Too much memory"
 
 

@@ -131,7 +131,7 @@ returned = time.monotonic() - posted
 torch.cuda.synchronize()
 marks[0].elapsed_time(marks[1]) / 1e3, returned
 """
-    run = local(1).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=100)).raise_if_failed()
+    run = local(1).run(Job(source=HEAD + source, filename="Cell In[3]")).raise_if_failed()
     seconds, returned = run.values[0]
     *_, before, after = run.trace.of(0, Kind.COLLECTIVE)
     between = [e for e in run.trace.of(0, Kind.COMPUTE) if before.end <= e.start and e.end <= after.start + 1e-4]
@@ -152,7 +152,7 @@ for w in works:
     w.wait()
 torch.cuda.synchronize()
 """
-    run = local(1).run(Job(source=HEAD + source, filename="Cell In[3]", timeout=100)).raise_if_failed()
+    run = local(1).run(Job(source=HEAD + source, filename="Cell In[3]")).raise_if_failed()
     (time,) = busy(run.trace)
     assert time.hidden > 0
     # what it waits for finished long ago; the first operation of all sets NCCL up, with nothing beside it
@@ -196,7 +196,7 @@ dist.barrier()
 """,
     }
     ranks = min(2, torch.cuda.device_count())
-    run = local(ranks).run(Job(source=HEAD + programs[program], filename="Cell In[3]", timeout=100)).raise_if_failed()
+    run = local(ranks).run(Job(source=HEAD + programs[program], filename="Cell In[3]")).raise_if_failed()
     wanted = {
         "ddp": {"all_reduce"},
         # alone, a rank has nothing to gather, and nobody to send to

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from announcing import When
-from clocks import MOMENT, SLOWLY, LateClock, ManualClock, forkserver_that_reads_clocks
+from clocks import MOMENT, SLOWLY, LateClock, ManualClock
+from forkservers import forkserver_that_reads_clocks
 from waiting import wait_until
 
 from labkit import Job, Run, local
@@ -214,7 +215,7 @@ COMPUTE = "until = time.process_time() + 0.1\n        while time.process_time() 
     ids=["computes", "prints", "has a child that computes", "reads"],
 )
 def test_a_rank_that_does_something_is_no_hang(busy: str, start: Start) -> None:
-    running = start(f"print('waits')\nif rank == 1:{busy}\n    go.read(1)\ndist.barrier()\n'done'", 3)
+    running = start(f"if rank == 1:\n    print('waits'){busy}\n    go.read(1)\ndist.barrier()\n'done'", 3)
     running.until_all_wait()
     for _ in range(5):
         running.step()

@@ -25,7 +25,7 @@ def has(monkeypatch: pytest.MonkeyPatch):
 
 def seen(names: list[str], **job: object) -> list[object]:
     source = f"import os\n[os.environ.get(name) for name in {names}]"
-    return local().run(Job(source=source, timeout=300, **job)).raise_if_failed().values  # type: ignore[arg-type]
+    return local().run(Job(source=source, **job)).raise_if_failed().values  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_jobs_own_choice_of_gpus_counts(has, visible: str, count: int) -> None
 def test_more_ranks_than_gpus_use_gloo_and_say_so(has, gpus: int, asked: str, used: str, notes: tuple[str]) -> None:
     has(gpus)
     source = f"import torch.distributed as dist\ndist.init_process_group({asked})\ndist.get_backend()"
-    run = local(nproc_per_node=2).run(Job(source=source, timeout=300)).raise_if_failed()
+    run = local(nproc_per_node=2).run(Job(source=source)).raise_if_failed()
     assert run.values == [used] * 2 and run.notes == notes
 
 
@@ -91,7 +91,7 @@ def test_cores_are_shared_among_the_ranks_unless_the_environment_says_otherwise(
 ) -> None:
     has(cores=8)
     source = "import os, torch\n(os.environ['OMP_NUM_THREADS'], torch.get_num_threads())"
-    threads = {n: local(nproc_per_node=n).run(Job(source=source, timeout=300)).values[0] for n in (1, 3, 4, 9)}
+    threads = {n: local(nproc_per_node=n).run(Job(source=source)).values[0] for n in (1, 3, 4, 9)}
     assert threads == {1: ("8", 8), 3: ("2", 2), 4: ("2", 2), 9: ("1", 1)}
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert seen(["OMP_NUM_THREADS"], nproc_per_node=1) == [["3"]]

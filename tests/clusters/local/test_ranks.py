@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from clocks import LateClock
+from announcing import When
+from clocks import MOMENT, SLOWLY, LateClock
 
 from labkit import InvalidJob, Job, Run, local
 from labkit.clusters.forkserver import shared
@@ -20,7 +21,7 @@ rank, n = dist.get_rank(), dist.get_world_size()
 
 
 def run(source: str, ranks: int = 2, **options: object) -> Run:
-    return local(nproc_per_node=ranks).run(Job(source=source, filename="Cell In[3]", timeout=300, **options))  # type: ignore[arg-type]
+    return local(nproc_per_node=ranks).run(Job(source=source, filename="Cell In[3]", **options))  # type: ignore[arg-type]
 
 
 def values(source: str, ranks: int = 2) -> list[object]:
@@ -211,25 +212,20 @@ def test_a_cell_that_does_not_parse_names_its_line() -> None:
 
 
 def test_a_hang_names_each_ranks_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = LateClock()
+    clock = LateClock(SLOWLY)
     monkeypatch.setattr(shared(), "clock", clock)
-    heard: set[int] = set()
-
-    def on_output(rank: int, stream: str, text: str) -> None:
-        heard.add(rank)
-        if len(heard) == 2:
-            clock.start()
-
-    source = f"{HEAD}print('here')\nif rank == 0:\n    dist.barrier()\nelse:\n    while True:\n        pass"
-    result = local(nproc_per_node=2).run(Job(source=source, filename="Cell In[3]", timeout=1.5), on_output)
-    assert result.stopped == "timeout after 1.5 s"
+    source = HEAD + "from announcing import announce_waits\nannounce_waits()\nif rank == 0:\n    dist.barrier()\n"
+    source += "else:\n    print('waits')\n    while True:\n        pass"
+    job = Job(source=source, filename="Cell In[3]", timeout=MOMENT)
+    result = local(nproc_per_node=2).run(job, When(clock.start, 2).on_output)
+    assert result.stopped == "timeout after 0.0002 s"
     first, second = (r.error for r in result.ranks)
-    assert first is not None and first.where == "Cell In[3], line 6"
-    assert second is not None and second.where in ("Cell In[3], line 8", "Cell In[3], line 9")
+    assert first is not None and first.where == "Cell In[3], line 7"
+    assert second is not None and second.where in ("Cell In[3], line 9", "Cell In[3], line 10", "Cell In[3], line 11")
     lines = result.diagnosis().splitlines()
     assert lines[:2] == [
-        "stopped: timeout after 1.5 s",
-        "[0]  Cell In[3], line 6: dist.barrier()  waits in barrier #1 of the group 0-1",
+        "stopped: timeout after 0.0002 s",
+        "[0]  Cell In[3], line 7: dist.barrier()  waits in barrier #1 of the group 0-1",
     ]
     assert lines[2].startswith("[1]  Cell In[3], line ")
 
@@ -271,4 +267,4 @@ for way in ("fork", "spawn", "forkserver"):
 data = DataLoader(TensorDataset(torch.ones(8)), batch_size=2, num_workers=1)
 roots, len(list(data))
 """
-    assert local(nproc_per_node=1).run(Job(source=source, timeout=120)).raise_if_failed().values == [([2.0] * 3, 4)]
+    assert local(nproc_per_node=1).run(Job(source=source)).raise_if_failed().values == [([2.0] * 3, 4)]

@@ -15,7 +15,7 @@ rank, n = dist.get_rank(), dist.get_world_size()
 
 
 def run(source: str, ranks: int = 2, **options: object) -> Run:
-    job = Job(source=HEAD + source, filename="Cell In[3]", timeout=300, **options)  # type: ignore[arg-type]
+    job = Job(source=HEAD + source, filename="Cell In[3]", **options)  # type: ignore[arg-type]
     return local(nproc_per_node=ranks).run(job).raise_if_failed()
 
 

@@ -159,7 +159,7 @@ dist.all_reduce(torch.ones(3), group=dist.new_group([0, 1, 2, 3]))
 def test_real_ranks_record_what_virtual_ranks_do(program: str) -> None:
     # where it sees a GPU, torch makes a mesh's groups anew, for both kinds of tensors
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    job = Job(source=HEAD + PROGRAMS[program], filename="Cell In[3]", timeout=300, environment=hidden)
+    job = Job(source=HEAD + PROGRAMS[program], filename="Cell In[3]", environment=hidden)
     modelled = virtual(nproc_per_node=RANKS).run(job).raise_if_failed().trace
     measured = local(nproc_per_node=RANKS).run(job).raise_if_failed().trace
     assert measured.groups == modelled.groups
