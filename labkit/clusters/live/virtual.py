@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from socket import socket
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
@@ -38,7 +39,7 @@ from labkit.torch_versions.tensors import all_ddp, ddp_afresh
 from labkit.trace import Trace
 
 _RETRY_SECONDS = 0.01
-_VIRTUAL = os.path.dirname(host.__file__)
+_VIRTUAL = f"{Path(host.__file__).parents[1]}/"
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket | None) -> None:
@@ -108,8 +109,6 @@ class _LiveHost:
                 if endpoint.threads is not None:
                     endpoint.threads.pause(failed)
                 self._threads.rest(number, failed)
-                if endpoint.threads is not None:
-                    endpoint.threads.resume()
                 result = self._outcome(rank)
                 if current.is_forked():
                     os._exit(result.exit or 0)
@@ -194,7 +193,8 @@ class _LiveHost:
     def _interrupt(self, *_: object) -> None:
         """Handle SIGINT, in the thread that waits for the ranks: `KeyboardInterrupt` in each rank that would run on.
 
-        It is raised either at the rank's next request to the scheduler, or in the learner's own code.
+        It is raised either at the rank's next request to the scheduler, or in the learner's own code, or where the rank
+        waits for another one of its threads.
         """
         self._host.engine.faults = InterruptFaults(self._faults, self._in_cell)
         while not self._threads.all_rest:
@@ -203,6 +203,8 @@ class _LiveHost:
                 if _is_in_learners_code(frames.get(rank.thread)):
                     error = ctypes.py_object(KeyboardInterrupt)
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.thread), error)
+                elif rank.endpoint.threads is not None and rank.endpoint.rank in self._in_cell:
+                    rank.endpoint.threads.interrupt()
             time.sleep(_RETRY_SECONDS)
         self._host.engine.faults = self._faults
 

@@ -93,7 +93,29 @@ def test_a_subset_that_waits_for_the_others_is_a_deadlock_at_once(live: LiveRank
     assert run_on(live, TOGETHER).values == [[3.0, 3.0]] * 3
 
 
-@pytest.mark.parametrize("body", ["while True: pass", "while True: x = x * 1.0", "while True: time.sleep(1)"])
+WAIT_FOR_A_THREAD = """
+import os, queue
+threading.Thread(target=os.read, args=(os.pipe()[0], 1), daemon=True).start()
+queue.Queue().get()
+"""
+
+
+def test_a_daemon_goes_on_in_the_next_cell(live: LiveRanks) -> None:
+    tick = "def tick():\n    for _ in range(3):\n        time.sleep(1)\n        ticks.append(rank)"
+    begin = "ticks, thread = [], threading.Thread(target=tick, daemon=True)\nthread.start()"
+    assert run_on(live, f"import threading, time\n{tick}\n{begin}\nlen(ticks)").values == [0, 0, 0]
+    assert run_on(live, "thread.join()\nlen(ticks)").values == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: pass",
+        "while True: x = x * 1.0",
+        "while True: time.sleep(1)",
+        f"import threading{WAIT_FOR_A_THREAD}",
+    ],
+)
 def test_the_learners_interrupt_ends_the_cell(live: LiveRanks, body: str) -> None:
     # ranks of one process run one at a time: the first does not leave its loop
     begun = When(threading.Thread(target=os.kill, args=(os.getpid(), 2)).start, 1)

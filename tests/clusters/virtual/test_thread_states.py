@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from waiting import wait_until
 
-from labkit.clusters.virtual.endpoints.thread_states import RESTLESS, RUNS, WAITS, ThreadStates
+from labkit.clusters.virtual.endpoints.thread_states import RESTLESS, RUNS, WAITS, ThreadStates, others_can_run
 from labkit.linux import proc
 
 
@@ -66,3 +66,19 @@ def test_a_thread_that_runs_between_two_looks_does_not_wait(monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setattr(proc, "read", read_when_it_has_run_on)
             assert states.of(number) == RUNS
+
+
+def test_while_another_thread_computes_a_wait_may_be_for_it() -> None:
+    event, lock, is_over = threading.Event(), threading.Lock(), threading.Event()
+
+    def compute() -> None:
+        while not is_over.is_set():
+            pass
+
+    with thread_that_waits(event, lock) as number:
+        computing = threading.Thread(target=compute)
+        computing.start()
+        wait_until(lambda: others_can_run(number))
+        is_over.set()
+        computing.join()
+        wait_until(lambda: not others_can_run(number))

@@ -91,6 +91,9 @@ class Endpoint(Protocol):
         after `timeout` seconds on the virtual clock.
         """
 
+    def forget(self, handle: Any) -> None:
+        """Wait no more for this timer, or for what a thread is blocked in."""
+
     def is_done(self, handle: Any) -> bool: ...
 
     def done_at(self, handle: Any) -> Moment:

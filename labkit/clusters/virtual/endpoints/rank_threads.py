@@ -1,226 +1,431 @@
-"""A rank's own threads: they share its clock and its endpoint, which one thread uses at a time.
+"""A rank's own threads: they share its clock and its endpoint, and run one at a time, in an order without chance.
 
-A rank sleeps when all of its threads wait: each for a request, or for something else, as in `queue.get()`. The kernel
-tells whether the latter wait: a thread that sleeps, and has not run since the last check, does not compute.
-Most wait for another thread of the rank. One that waits with a time limit, or for another process, may run on by itself
-while the rank sleeps; it then asks for the rank's turn.
+One thread has the rank's turn. It gives the turn up only where it waits: for a request, for the clock, or in a
+primitive of `threading` or `queue` (isolation/synchronization.py), which reports here who waits and who is woken.
+The next one is the thread that has been ready for longest. When no thread is ready, the rank sleeps until a request of
+one of them is over, or a time limit: limits are on the virtual clock. So the same program gives the same trace.
+
+What blocks a thread elsewhere, as a lock of C++ or a pipe does, is not seen that way. `leaving_turn` declares it, and
+lookout.py notices it after a moment; other threads of the rank then run meanwhile, and the run has a note that says so.
 """
 
 from __future__ import annotations
 
+import _thread
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import thread as pools
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
 
-from labkit.clusters.virtual.endpoints.thread_states import RESTLESS, RUNS, WAITS, ThreadStates
+from labkit.clusters.virtual.endpoints import lookout
+from labkit.clusters.virtual.endpoints.waits import RankThread, Wait
+from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.scheduler.requests import Timer
 
-_LOOK_SECONDS = 0.0005
+POLL_SECONDS = 1e-6
+MOST_POLLS = 100
+"""Looks in vain in a row, as at `Event.is_set`, after which each takes that time, or 1/100 of the time since then."""
+_tell: Callable[[str], None] | None = None
 
 
-@dataclass(eq=False)
-class _Wait:
-    """The request that one thread waits for."""
-
-    handle: Any
-    limit: float
-    over: bool = False
-
-
-class SharedEndpoint:
-    """The part of an endpoint that lets several threads of its rank use it."""
-
-    threads: RankThreads | None = None
-    """None as long as the rank has one thread."""
-    observer: Callable[[Any, str, Sequence[Any]], None] | None = None
-
-    def sleep_for_any(self, waits: Sequence[tuple[Any, float]], restless: bool) -> Collection[Any]:
-        raise NotImplementedError
-
-    def call_back(self) -> None:
-        raise NotImplementedError
-
-    def share(self: Any) -> RankThreads:
-        """Let several threads use this endpoint: each method takes the rank's turn first."""
-        if self.threads is None:
-            threads = self.threads = RankThreads(self.sleep_for_any, self.call_back)
-            post, wait = self.post, self.wait
-
-            def wait_in_turn(handle: Any, move_clock: bool = True, timeout: float = inf) -> Any:
-                with threads.turn():
-                    threads.wait(handle, self.now + timeout)
-                    return wait(handle, move_clock)
-
-            def sleep(seconds: float) -> None:
-                with threads.turn():
-                    timer = post(Timer("", "sleep", "", seconds))
-                    threads.wait(timer, inf)
-                    wait(timer)
-
-            for name in _QUICK:
-                setattr(self, name, _in_turn(threads, getattr(self, name)))
-            self.wait, self.sleep = wait_in_turn, sleep
-        shared: RankThreads = self.threads
-        return shared
-
-    def close(self, failed: bool) -> None:
-        """End the rank's program."""
-        if self.threads is not None:
-            self.threads.close(failed)
-
-    def share_no_longer(self: Any, refuse: Callable[..., Any]) -> None:
-        """Disable the endpoint in a forked copy, where it is unknown whose turn it is."""
-        for name in (*_QUICK, "wait", "sleep") if self.threads is not None else ():
-            setattr(self, name, refuse)
-
-
-_QUICK = ("post", "work", "tick", "join_group", "leave_group", "done_at", "is_done")
-
-
-def _in_turn(threads: RankThreads, function: Callable[..., Any]) -> Callable[..., Any]:
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with threads.turn():
-            return function(*args, **kwargs)
-
-    return called
+def tell_with(tell: Callable[[str], None]) -> None:
+    """Let `tell` add a line to the notes of the run."""
+    global _tell
+    _tell = tell
 
 
 class RankThreads:
-    """The threads of one rank, once it has started a second one."""
+    """The threads of one rank, once it has started a second one, or waited in a primitive."""
 
-    def __init__(
-        self,
-        sleep_for_any: Callable[[Sequence[tuple[Any, float]], bool], Collection[Any]],
-        call_back: Callable[[], None],
-    ) -> None:
-        """sleep_for_any: sleep until one of these handles is over or at its limit on the clock; returns which.
-
-        call_back: ask for the rank's turn, from a thread other than the sleeping one.
-        """
-        self._sleep_for_any = sleep_for_any
-        self._call_back = call_back
-        self._turn = threading.Condition(threading.Lock())
-        self._asleep = False
-        self._paused = False
-        self._ended_by: threading.Thread | None = None
-        """The rank's own thread, once its program has ended."""
-        self._waits: dict[threading.Thread, _Wait | None] = {}
-        """Waits of this rank's threads; None: until others have ended."""
-        self._entering: set[threading.Thread] = set()
-        self._threads = {threading.current_thread()}
+    def __init__(self, endpoint: Any) -> None:
+        self._rank = endpoint.rank
+        self._endpoint = endpoint
+        # those of the endpoint itself, which do not take the turn
+        self._post, self._finish, self._forget = endpoint.post, endpoint.wait, endpoint.forget
+        self._sleep_for_any, self._call_back = endpoint.sleep_for_any, endpoint.call_back
+        self._mutex = _thread.RLock()
+        """Held for a few steps. Reentrant, since the garbage collector may run a finalizer that wakes a thread."""
+        self._first = here.thread = RankThread(threading.current_thread())
         # in a forked process threading still has the thread's old number
-        self._first = threading.current_thread(), threading.get_native_id()
-        self._states = ThreadStates()
+        self._first.native_id = threading.get_native_id()
+        self._threads = {self._first: None}
+        self._holder: RankThread | None = self._first
+        """The thread that has the turn."""
+        self._turns = 0
+        self._ready: deque[RankThread] = deque()
+        self._waits: dict[Wait, None] = {}
+        """Of the threads that are not ready, in the order in which they began."""
+        self._elsewhere: dict[RankThread, str] = {}
+        """Threads that run or wait without the turn, and what they do."""
+        self._choosing = False
+        """Whether a thread looks for the next one, or sleeps for the rank."""
+        self._chooser: RankThread | None = None
+        """The thread that is to do so next."""
+        self._asleep = False
+        self._timer: tuple[float, Any] | None = None
+        """The time that the present timer ends at, and its handle."""
+        self._leaving: RankThread | None = None
+        """A thread that has given up its last turn, and ends."""
+        self._closing: Wait | None = None
+        """The wait of the rank's own thread, at its end, for the others."""
+        self._is_ended = False
+        self._told: set[str] = set()
 
-    def begin(self, thread: threading.Thread) -> None:
-        """Register a thread that the rank starts."""
-        self._threads.add(thread)
+    @property
+    def is_alone(self) -> bool:
+        """Whether the rank has one thread at present."""
+        return len(self._threads) == 1
 
-    def end(self, thread: threading.Thread) -> None:
-        """Remove a thread of the rank that has ended."""
-        with self._turn:
-            self._threads.discard(thread)
-            if thread.native_id is not None:
-                self._states.forget(thread.native_id)
-            self._turn.notify_all()
+    # Threads ---------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Within the context this thread has the rank's turn, and no other thread of the rank makes a request."""
-        me = threading.current_thread()
-        self._entering.add(me)  # from now on it counts as running, whatever the kernel says
-        with self._turn:
-            while self._asleep or self._paused:
-                if self._asleep:
-                    self._call_back()
-                self._turn.wait()
-            self._entering.discard(me)
-            if self._ended_by not in (None, me):
-                raise SystemExit  # the rank's program has ended: its remaining threads end here
-            yield
+    def begin(self, thread: threading.Thread) -> RankThread:
+        """Register a thread that the rank is about to start."""
+        self.enter()
+        with self._mutex:
+            new = RankThread(thread)
+            self._threads[new] = None
+            self._ready.append(new)
+        lookout.watch(self)
+        return new
 
-    def wait(self, handle: Any, limit: float) -> None:
-        """Within `turn`: let other threads and other ranks run until the request is over. It fails at `limit`."""
-        me = threading.current_thread()
-        mine = self._waits[me] = _Wait(handle, limit)
+    def take_first_turn(self, me: RankThread) -> None:
+        """In a new thread: wait for its turn."""
+        me.ident, me.native_id = threading.get_ident(), threading.get_native_id()
+        self._await_turn(me, None)
+
+    def end(self, me: RankThread) -> None:
+        """Let others run: this thread ends, or has not been started after all."""
+        with self._mutex:
+            me.ended = True
+            self._threads.pop(me, None)
+            self._elsewhere.pop(me, None)
+            with suppress(ValueError):
+                self._ready.remove(me)
+            for wait in me.joining:
+                self.wake(wait)
+            if self._holder is me:
+                self._leaving = me
+                self._release()
+            elif self._asleep:
+                self._call_back()
+            elif self._holder is None and not self._choosing:
+                self._release()
+
+    def join(self, other: RankThread, timeout: float | None) -> None:
+        """Wait until `other`, a thread of any rank, has ended."""
+        with self._mutex:
+            if other.ended:
+                return
+            wait = Wait(self, here.thread)
+            other.joining.append(wait)
         try:
-            while not mine.over and self._ended_by is None:
-                self._let_others_run()
-            if self._ended_by is not None:
-                raise SystemExit
+            wait.wait(timeout)
         finally:
-            del self._waits[me]
+            other.joining.remove(wait)
 
     def close(self, failed: bool) -> None:
         """At the end of the rank's program: wait for its threads as Python does, but not for those that never go on.
 
         failed: do not wait, so that other ranks learn of the failure.
         """
-        if not failed:
-            self._wait_for_others()
-        with self.turn():
-            self._ended_by = threading.current_thread()
-            self._turn.notify_all()
+        self.pause(failed)
+        with self._mutex:
+            self._is_ended = True
+            lookout.forget(self)
+            for thread in self._threads:
+                _notify(thread)
 
     def pause(self, failed: bool) -> None:
-        """At the end of a cell on a live rank: like `close`, but the remaining threads go on after `resume`."""
-        if not failed:
-            self._wait_for_others()
-        with self.turn():
-            self._paused = True
+        """At the end of a cell on a live rank: like `close`, but the remaining threads go on in a later one.
 
-    def resume(self) -> None:
-        """Let the rank run another cell."""
-        with self._turn:
-            self._paused = False
-            self._turn.notify_all()
-
-    def _wait_for_others(self) -> None:
-        me = threading.current_thread()
-        with self.turn():
-            self._waits[me] = None
-            try:
-                while self._somebody_goes_on(self._threads - {me}):
-                    self._let_others_run()
-            finally:
-                del self._waits[me]
-
-    def _somebody_goes_on(self, others: set[threading.Thread]) -> bool:
-        """Whether one of these that is no daemon goes on by itself, or waits for a lock that a running one may hold."""
-        if all(thread.daemon for thread in others):
-            return False
-        states = {thread: self._state(thread) for thread in others - self._waits.keys()}
-        return RUNS in states.values() or any(not thread.daemon and states.get(thread) != WAITS for thread in others)
-
-    def _let_others_run(self) -> None:
-        if self._asleep or self._paused:
-            self._turn.wait()
+        As the rank's own thread has the turn, they wait.
+        """
+        self.enter()
+        if failed:
             return
-        states = {self._state(thread) for thread in self._threads - self._waits.keys()}
-        waits = [wait for wait in self._waits.values() if wait is not None]
-        if RUNS in states or not waits or any(wait.over for wait in waits):
-            self._turn.wait(_LOOK_SECONDS)
-            return
-        self._asleep = True
-        self._turn.release()
+        wait = self._closing = Wait(self, self._first)
         try:
-            over = self._sleep_for_any([(wait.handle, wait.limit) for wait in waits], RESTLESS in states)
+            if self._somebody_goes_on():
+                wait.wait(None)
         finally:
-            self._turn.acquire()
-            self._asleep = False
-            self._turn.notify_all()
-        # only one goes on, in the order in which they began to wait
-        for wait in waits:
-            if wait.handle in over:
-                wait.over = True
-                break
+            self._closing = None
 
-    def _state(self, thread: threading.Thread) -> str:
-        """State of a thread that waits for no request."""
-        number = self._first[1] if thread is self._first[0] else thread.native_id
-        if thread in self._entering or number is None:
-            return RUNS
-        return self._states.of(number)
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the rank's own thread, if it waits for another one of its threads."""
+        with self._mutex:
+            wait = next((wait for wait in self._waits if wait.thread is self._first), None)
+            if wait is None or self._asleep or self._choosing or wait is self._closing:
+                return
+            del self._waits[wait]
+            if self._holder is not None:
+                self._elsewhere[self._holder] = "an interrupted cell"
+            self._interrupted = True
+            self._hand_to(self._first)
+
+    # The turn --------------------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Return once this thread has the turn: at once, unless it has been elsewhere."""
+        me = here.thread
+        if me is self._holder or me is None:  # None: the rank's program is over, and its groups are being destroyed
+            return
+        if self._is_ended and me is not self._first:
+            raise SystemExit  # the rank's program has ended: its remaining threads end here
+        with self._mutex:
+            self._elsewhere.pop(me, None)
+            if self._holder is None and not self._choosing:
+                self._hand_to(me)
+            else:
+                self._ready.append(me)
+                if self._asleep:
+                    self._call_back()
+        self._await_turn(me, None)
+
+    @contextmanager
+    def leaving_turn(self, what: str) -> Iterator[None]:
+        """Within the context this thread waits for something that no thread of the rank can see; others may run."""
+        self.enter()
+        me = here.thread
+        with self._mutex:
+            self._elsewhere[me] = what
+            self._release()
+        try:
+            yield
+        finally:
+            self.enter()
+
+    def wait(self, handle: Any, limit: float) -> None:
+        """Let other threads and other ranks run until the request is over. It fails at `limit` on the clock."""
+        wait = Wait(self, here.thread)
+        wait.handle, wait.limit = handle, limit
+        self._suspend(wait)
+
+    def sleep(self, seconds: float) -> None:
+        """Let other threads and other ranks run for that time."""
+        Wait(self, here.thread).wait(seconds)
+
+    def polled(self) -> None:
+        """This thread has looked in vain for what another one may do. After many times that takes a little time."""
+        me = here.thread
+        me.polls += 1
+        if me.polls == MOST_POLLS:
+            me.polling_since = self._endpoint.now
+        if me.polls > MOST_POLLS and not self.is_alone and not self._is_ended:
+            polls = me.polls
+            self.sleep(max(POLL_SECONDS, (self._endpoint.now - me.polling_since) / MOST_POLLS))
+            me.polls = polls
+
+    def block(self, wait: Wait, timeout: float | None) -> bool:
+        """See `Wait.wait`. Raises DeadlockError in the rank's own thread if nothing can wake it any more."""
+        if self._is_ended:
+            return self._block_alone(wait, timeout)
+        self.enter()
+        if timeout is not None:
+            wait.deadline = self._endpoint.now + timeout
+        self._suspend(wait)
+        if wait.failed:
+            self._finish(wait.blocked)  # raises the scheduler's error
+        return wait.woken
+
+    def wake(self, wait: Wait) -> None:
+        """See `Wait.wake`."""
+        with self._mutex:
+            if wait.woken:
+                return
+            wait.woken = True
+            if self._is_ended:
+                _notify(wait.thread)
+            elif wait in self._waits:
+                self._make_ready(wait)
+                if self._asleep:
+                    self._call_back()
+                elif self._holder is None and not self._choosing:
+                    self._hand_to(self._ready.popleft())
+
+    def look(self, is_stuck: Callable[[RankThread, int], str]) -> None:
+        """Let others run if the thread that has the turn is stuck. is_stuck(thread, number of its turn): in what."""
+        holder = self._holder
+        if holder is None or self.is_alone or holder.ident is None:
+            return
+        if holder.is_in_lab:
+            return  # it waits for the scheduler, or for a reader of what it has printed
+        stuck = is_stuck(holder, self._turns)
+        if stuck:
+            with self._mutex:
+                if self._holder is holder:
+                    self._elsewhere[holder] = f"{stuck}: {holder.description}"
+                    self._release()
+
+    def _suspend(self, wait: Wait) -> None:
+        """Give up the turn until the wait is over."""
+        me = wait.thread
+        me.polls = 0
+        with self._mutex:
+            if wait.woken:
+                return
+            self._waits[wait] = None
+            self._holder, self._choosing = None, True
+        try:
+            self._choose()
+            self._await_turn(me, wait)
+        except BaseException:  # as an interrupt
+            with self._mutex:
+                self._waits.pop(wait, None)
+                if me in self._ready:
+                    self._ready.remove(me)
+                if me is self._chooser:
+                    self._chooser, self._choosing = None, False
+            self.enter()
+            raise
+        if wait.blocked is not None and not wait.failed:
+            self._forget(wait.blocked)
+
+    def _block_alone(self, wait: Wait, timeout: float | None) -> bool:
+        """After the rank's program: wait as Python does, for the functions of `atexit` and workers of pools."""
+        me = wait.thread
+        if me is not self._first and me.thread not in pools._threads_queues:
+            raise SystemExit
+        while not wait.woken and me.signal.acquire(True, -1 if timeout is None else timeout):
+            pass
+        return wait.woken
+
+    def _await_turn(self, me: RankThread, wait: Wait | None) -> None:
+        while True:
+            me.signal.acquire()
+            if self._is_ended and me is not self._first:
+                if wait is None or wait.handle is not None or me.thread not in pools._threads_queues:
+                    raise SystemExit
+                if wait.woken:
+                    return
+            elif self._holder is me:
+                break
+            elif self._chooser is me:
+                self._choose()
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            _join(leaving.thread)  # what it still does is over soon, and may not depend on chance
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+
+    _interrupted = False
+
+    def _hand_to(self, thread: RankThread) -> None:
+        self._holder, self._choosing = thread, False
+        self._turns += 1
+        _notify(thread)
+
+    def _release(self) -> None:
+        """Let another thread have the turn; this one does not wait for it."""
+        self._holder = None
+        if self._ready:
+            self._tell_of_others()
+            self._hand_to(self._ready.popleft())
+        elif self._waits:
+            self._choosing = True
+            self._chooser = next(iter(self._waits)).thread
+            _notify(self._chooser)
+
+    def _make_ready(self, wait: Wait) -> None:
+        del self._waits[wait]
+        self._ready.append(wait.thread)
+
+    def _choose(self) -> None:
+        """Give the turn to the next thread; sleep until there is one."""
+        while True:
+            with self._mutex:
+                self._chooser, closing = None, self._closing
+                if closing is not None and closing in self._waits and not self._somebody_goes_on():
+                    self._make_ready(closing)
+                if self._ready:
+                    self._tell_of_others()
+                    self._hand_to(self._ready.popleft())
+                    return
+                waits = self._awaited()
+                if not waits:  # one that is elsewhere takes the turn when it is back
+                    self._choosing = False
+                    return
+                self._tell_of_others()
+                self._asleep = True
+            lookout.forget(self)
+            try:
+                over = self._sleep_for_any(waits, bool(self._elsewhere))
+            except BaseException:
+                self._choosing = False
+                raise
+            finally:
+                self._asleep = False
+                lookout.watch(self)
+            with self._mutex:
+                self._end_waits(over)
+
+    def _awaited(self) -> list[tuple[Any, float]]:
+        """The requests of all threads, and their limits; nothing if only threads that are elsewhere can go on."""
+        waits = [(wait.handle, wait.limit) for wait in self._waits if wait.handle is not None]
+        deadline = min((wait.deadline for wait in self._waits), default=inf)
+        if deadline < inf:
+            if self._timer is None or self._timer[0] != deadline:
+                self._end_timer()
+                self._timer = deadline, self._post(Timer("", "sleep", "", max(deadline - self._endpoint.now, 0.0)))
+            waits.append((self._timer[1], inf))
+        if not waits and self._elsewhere:
+            return []
+        blocked = [wait for wait in self._waits if wait.handle is None and wait.deadline == inf]
+        # the rank's own thread gets the error of a deadlock if no thread waits for a request
+        for wait in sorted(blocked, key=lambda wait: wait.thread is not self._first):
+            if wait is not self._closing:
+                if wait.blocked is None:
+                    wait.blocked = self._post(
+                        wait.thread.blocked("" if wait.thread is self._first else wait.thread.thread.name)
+                    )
+                waits.append((wait.blocked, inf))
+        return waits
+
+    def _end_waits(self, over: Collection[Any]) -> None:
+        now_due = -inf
+        if self._timer is not None and self._timer[1] in over:
+            now_due = self._timer[0]
+            self._end_timer()
+        for wait in list(self._waits):
+            if wait.handle is not None:
+                is_over = wait.handle in over
+            else:
+                wait.failed = wait.blocked is not None and wait.blocked in over
+                is_over = wait.failed or wait.deadline <= now_due
+            if is_over:
+                self._make_ready(wait)
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._forget(self._timer[1])
+            self._timer = None
+
+    def _somebody_goes_on(self) -> bool:
+        """Whether a thread that is no daemon goes on by itself, or waits for what another, which is ready, may do."""
+        others = {thread: None for thread in self._threads if thread is not self._first and not thread.thread.daemon}
+        if not others:
+            return False
+        for_itself = [wait.thread for wait in self._waits if wait.handle is not None or wait.deadline < inf]
+        return bool(self._ready) or any(thread in others for thread in (*for_itself, *self._elsewhere))
+
+    def _tell_of_others(self) -> None:
+        """Add a note to the run on the threads that are elsewhere while others of the rank go on."""
+        for thread, what in self._elsewhere.items():
+            if _tell is not None and what not in self._told:
+                self._told.add(what)
+                _tell(
+                    f"rank {self._rank}: the lab's scheduler cannot see {what} (thread {thread.thread.name}). Other "
+                    "threads of the rank ran meanwhile, so the order in which they run may differ from run to run"
+                )
+
+
+def _notify(thread: RankThread) -> None:
+    with suppress(RuntimeError):  # it has been notified already
+        thread.signal.release()
+
+
+def _join(thread: threading.Thread) -> None:
+    threading.Thread.join(thread)

@@ -199,7 +199,10 @@ class RecordingEndpoint:
             self._give_up("a profile")
 
     def share(self) -> NoReturn:
-        self._give_up("threads of its own")
+        self._give_up("threads of its own, or a lock")
+
+    def forget(self, request: Request) -> None:
+        """Nothing to forget: there are no threads that wait for a time or a lock."""
 
     def period(self, request: Request) -> NoReturn:
         self._give_up("a profile")

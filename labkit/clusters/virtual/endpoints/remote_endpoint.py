@@ -14,11 +14,11 @@ import torch.distributed as dist
 from labkit.clusters.virtual.endpoints.endpoint import KnownTimes, refuse_after_fork
 from labkit.clusters.virtual.endpoints.protocol import ENDED, Connection
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
-from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
+from labkit.clusters.virtual.endpoints.shared_endpoint import SharedEndpoint
 from labkit.clusters.virtual.scheduler import diagnosis
 from labkit.clusters.virtual.scheduler.faults import Killed, LinkDown
 from labkit.clusters.virtual.scheduler.key_values import StoreCall
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer
+from labkit.clusters.virtual.scheduler.requests import Blocked, Collective, Receive, Request, Send, Timer
 
 _MOST_UNSAID = 64
 _MOST_UNSAID_BYTES = 64 << 10
@@ -84,6 +84,8 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
                 fields = ("store", request.name, request.line, table, keys, values, number, float(timeout))
             case Timer(seconds=seconds):
                 fields = ("timer", float(seconds))
+            case Blocked(name=name, line=line, thread=thread):
+                fields = ("blocked", name, line, thread)
             case _:
                 raise NotImplementedError(f"{type(request).__name__} on ranks that are processes")
         self._posted += 1
@@ -106,6 +108,10 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
         over: list[int] = self._ask("wait_for_any", [handle for handle, _ in waits], [at for _, at in waits], restless)
         return over
 
+    def forget(self, handle: int) -> None:
+        self._periods.pop(handle, None)
+        self._say("forget", handle)
+
     def call_back(self) -> None:
         self._transmit([("call_back",)])
 
@@ -120,10 +126,10 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
 
     def compute(self, seconds: float, operations: int = 1) -> None:
         if self._trusted:
-            # the operator accounting looked this method up before there were several threads
-            with nullcontext() if self.threads is None else self.threads.turn():
-                self.now += seconds
-                self._computed += operations
+            if self.threads is not None:  # the operator accounting looked this method up before there were several
+                self.threads.enter()
+            self.now += seconds
+            self._computed += operations
 
     def work(self, name: str, seconds: float) -> None:
         self._ask("work", name, seconds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import threading
 from contextlib import suppress
 
 from labkit.linux import proc
@@ -37,9 +39,19 @@ class ThreadStates:
                 return WAITS if _ran(task) == before else RUNS
         return RESTLESS
 
-    def forget(self, number: int) -> None:
-        """Forget a thread that has ended."""
-        self._ran.pop(number, None)
+    def seconds(self, number: int) -> float:
+        """CPU time of the thread at the last look."""
+        return int(self._ran.get(number, b"0")) / 1e9
+
+
+def others_can_run(number: int) -> bool:
+    """Whether another thread of this process, which is not the caller's, computes, or waits for a CPU or a disk."""
+    for other in proc.threads(os.getpid()):
+        if other not in (number, threading.get_native_id()):
+            with suppress(OSError):  # it has ended
+                if proc.stat(f"self/task/{other}")[0] in (b"R", b"D"):
+                    return True
+    return False
 
 
 def _ran(task: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ import torch
 
 from labkit.clusters.virtual.endpoints.endpoint import KnownTimes, refuse_after_fork
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
-from labkit.clusters.virtual.endpoints.rank_threads import SharedEndpoint
+from labkit.clusters.virtual.endpoints.shared_endpoint import SharedEndpoint
 from labkit.clusters.virtual.isolation import process_state
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.requests import Request
@@ -35,7 +35,9 @@ class ThreadRanks:
         self._batons = [threading.Lock() for _ in range(world_size)]
         self._all_ended = threading.Event()
         self._calls: set[int] = set()
-        self._called = threading.Event()
+        self._called = threading.Lock()
+        """Released when a thread of a sleeping rank calls. No event: ranks wait for it, whose events are replaced."""
+        self._called.acquire()
         engine.called_back = self._called_back
 
     def run(self) -> None:
@@ -67,17 +69,18 @@ class ThreadRanks:
     def call_back(self, rank: int) -> None:
         """Give a thread of a sleeping rank its turn."""
         self._calls.add(rank)
-        self._called.set()
+        with suppress(RuntimeError):  # somebody else has called, too
+            self._called.release()
 
     def _called_back(self, until_one: bool) -> int | None:
         while True:
-            self._called.clear()
+            self._called.acquire(blocking=False)
             for rank in sorted(self._calls & self._engine.several.keys()):
                 self._calls.discard(rank)
                 return rank
             if not until_one:
                 return None
-            self._called.wait()
+            self._called.acquire()
 
     def _take_turn(self, rank: int) -> None:
         self._batons[rank].acquire()
@@ -158,6 +161,9 @@ class ThreadEndpoint(SharedEndpoint, KnownTimes):
 
     def call_back(self) -> None:
         self._ranks.call_back(self.rank)
+
+    def forget(self, request: Request) -> None:
+        pass
 
     def is_done(self, request: Request) -> bool:
         self._step_aside()

@@ -24,6 +24,7 @@ from labkit.clusters.run import RankResult
 from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.device.garbage import collector
+from labkit.clusters.virtual.endpoints import rank_threads
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.race_detection import watch_reads_without_operator
 from labkit.clusters.virtual.endpoints.recording import Channel
@@ -33,9 +34,19 @@ from labkit.clusters.virtual.hosts.outlet import Outlet
 from labkit.clusters.virtual.hosts.recording_processes import GivenUp, RecordingProcesses
 from labkit.clusters.virtual.hosts.recording_worker import RecordingWorker, keep_order_outside
 from labkit.clusters.virtual.hosts.replay import Replay
-from labkit.clusters.virtual.isolation import clocks, current, environment, exits, modules, process_state, random_states
+from labkit.clusters.virtual.isolation import (
+    clocks,
+    current,
+    environment,
+    exits,
+    modules,
+    process_state,
+    random_states,
+    synchronization,
+)
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
+from labkit.clusters.virtual.isolation.started_threads import follow_threads
 from labkit.clusters.virtual.scheduler import faults
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.key_values import KeyValues
@@ -173,10 +184,12 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
         )
     )
     arguments.charge_with(lambda name, seconds: current.endpoint().work(name, seconds))
-    current.follow_threads()
+    follow_threads()
+    rank_threads.tell_with(reporter.note)
     environment.separate(reporter)
     modules.separate()
     clocks.separate()
+    synchronization.separate()
     random_states.separate()
     process_state.separate()
     if not options["account"]:

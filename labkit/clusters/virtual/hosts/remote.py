@@ -18,13 +18,15 @@ from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger, report_to_accounts
+from labkit.clusters.virtual.endpoints import rank_threads
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.protocol import Connection
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 from labkit.clusters.virtual.hosts import prefork_warmup, rank_pool
-from labkit.clusters.virtual.isolation import clocks, current, random_states
+from labkit.clusters.virtual.isolation import clocks, current, random_states, synchronization
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.isolation.started_threads import follow_threads
 from labkit.clusters.virtual.torch_backend import futures, own_groups, store
 from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
@@ -50,8 +52,9 @@ def prepare_forks() -> None:
     futures.install()
     streams.install()
     profiling.install()
-    current.follow_threads()
+    follow_threads()
     clocks.separate()
+    synchronization.separate()
     report_to_accounts()
     prefork_warmup.warm_up()
 
@@ -68,7 +71,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     for ordered, rank, how, environment, connection in rank_pool.orders(sock):
         os.environ.update(environment)
         _perform(ordered, rank, how, reporter, connection)
-        here.endpoint = here.clock = None
+        current.forget()
         if dist.is_initialized():
             dist.destroy_process_group()
         forget_inits()
@@ -92,6 +95,7 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
     # looked up at each call: once the rank has several threads, it is another method, which waits for the rank's turn
     arguments.charge_with(lambda name, seconds: endpoint.work(name, seconds))
     current.begin()
+    rank_threads.tell_with(reporter.note)
     clocks.begin()
     random_states.seed_process(index)
     os.environ.update(job.environment)

@@ -26,7 +26,7 @@ from labkit.clusters.virtual.scheduler.collectives import REDUCTIONS
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.faults import Killed
 from labkit.clusters.virtual.scheduler.key_values import KeyValues, StoreCall
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer
+from labkit.clusters.virtual.scheduler.requests import Blocked, Collective, Receive, Request, Send, Timer
 from labkit.transport import wire
 
 _COLLECTIVES = (
@@ -229,7 +229,7 @@ class _RankHandler:
 
     def _needs_no_answer(self, call: list[Any]) -> bool:
         # with injected faults, computing may take longer than the rank thinks, or kill it
-        return call[0] in ("post", "tick", "leave_group", "call_back") or (
+        return call[0] in ("post", "tick", "leave_group", "call_back", "forget") or (
             call[0] == "compute" and not self._engine.faults.any
         )
 
@@ -290,6 +290,8 @@ class _RankHandler:
             ):
                 waits = {handle: (self._requests[handle], limit) for handle, limit in zip(handles, limits, strict=True)}
                 return lambda: self._wait_for_any(waits, restless)
+            case "forget", [int() as handle]:
+                return lambda: self._requests.pop(handle, None)
             case "call_back", []:
                 return self._call_back
             case "done_at", [int() as handle] if handle in self._requests:
@@ -389,6 +391,8 @@ class _RankHandler:
                     return StoreCall("", name, line[:200], table, keys, values, number, timeout)
             case ["timer", float() as seconds] if 0 <= seconds <= _MOST_SECONDS:
                 return Timer("", "sleep", "", seconds)
+            case ["blocked", str() as name, str() as line, str() as thread]:
+                return Blocked("", name[:40], line[:200], thread[:40])
         group = fields[1] if len(fields) > 1 else None
         if not isinstance(group, str) or not self._engine.is_in_group(self._rank, group):
             raise ProtocolError("unknown group: this rank has not joined it, or has destroyed it")

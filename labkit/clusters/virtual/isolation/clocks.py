@@ -1,15 +1,19 @@
 """`time.sleep`, `time.time`, `time.perf_counter` and `time.monotonic` on a rank's thread: its virtual clock.
 
 Reading a clock costs a little virtual time, so a loop that polls it until some moment does end. The standard library's
-own calls, and threads that a rank started, get the real clock: they wait for real events.
+own calls get the real clock, for they wait for real events; except for those of `threading`, `queue` and
+`concurrent.futures`, which wait for threads of the rank.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import math
+import queue
 import sys
 import sysconfig
+import threading
 import time
 import timeit
 from collections.abc import Callable
@@ -25,6 +29,8 @@ READ_SECONDS = 1e-7
 """Virtual time of one clock reading."""
 _POLLS = 250
 """Number of readings in a row after which each costs 1/250 of the time that they took so far."""
+
+_FUTURES = str(Path(concurrent.futures.__file__).parent)
 
 
 class RankClock:
@@ -111,11 +117,13 @@ def _replace(name: str, shown: Callable[[float], Any]) -> None:
 
 @functools.cache
 def _caller(filename: str) -> str:
-    """Whose code reads the clock: the standard library's (real), torch's or labkit's (free), or other (charged)."""
+    """Whose code reads the clock: torch's, labkit's, threading's (free), other of the library (real), or any other."""
     if filename == timeit.__file__:
         return "charged"
     labkit = str(Path(__file__).parents[3])
     if filename.startswith((labkit, str(Path(torch.__file__).parent))):
+        return "free"
+    if filename in (threading.__file__, queue.__file__) or filename.startswith(_FUTURES):
         return "free"
     packages = {"site-packages", "dist-packages"} & {*PurePath(filename).parts}
     if filename.startswith("<frozen") or (filename.startswith(sysconfig.get_path("stdlib")) and not packages):

@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from labkit import exercises
-from labkit.torch_versions.ranks import hand_on_world
-
 if TYPE_CHECKING:
     import random
 
@@ -50,6 +45,8 @@ class _Here(threading.local):
     """Its connection to the scheduler."""
     clock: RankClock | None = None
     """Its clock."""
+    thread: Any = None
+    """This thread among those of its rank (rank_threads.py), once there are several."""
     is_started: bool = False
     """Whether a rank has started this thread."""
 
@@ -58,51 +55,26 @@ here = _Here()
 _host = os.getpid()
 
 
-def follow_threads() -> None:
-    """Let threads that a rank starts work for that rank; the scheduler cannot reach processes that it forks."""
-    begin()
-    start = threading.Thread.start
-
-    def start_for_rank(self: threading.Thread) -> None:
-        rank, endpoint, clock = here.rank, here.endpoint, here.clock
-        if endpoint is None:
-            start(self)
-            return
-        run, adopt_exercises, adopt_world = self.run, exercises.hand_on(), hand_on_world()
-        threads = endpoint.share()
-
-        def run_for_rank() -> None:
-            here.rank, here.endpoint, here.clock, here.is_started = rank, endpoint, clock, True
-            adopt_exercises()
-            adopt_world()
-            try:
-                with torch.autograd.set_multithreading_enabled(False), rank.in_thread() if rank else nullcontext():
-                    run()
-            finally:
-                threads.end(self)
-
-        self.run = run_for_rank  # type: ignore[method-assign]
-        threads.begin(self)
-        try:
-            start(self)
-        except BaseException:
-            threads.end(self)
-            raise
-
-    threading.Thread.start = start_for_rank  # type: ignore[method-assign]
-    os.register_at_fork(after_in_child=_leave_scheduler)
-
-
 def begin() -> None:
     """Mark this process as the scheduler's or a rank's: the scheduler cannot reach processes forked from now on."""
     global _host
     _host = os.getpid()
 
 
+def forget() -> None:
+    """End the connection of this thread to the scheduler."""
+    here.endpoint = here.clock = here.thread = None
+
+
+def leave_scheduler_at_fork() -> None:
+    """Disable the rank's connection in processes that it forks, which the scheduler cannot reach."""
+    os.register_at_fork(after_in_child=_leave_scheduler)
+
+
 def _leave_scheduler() -> None:
     if here.endpoint is not None:
         here.endpoint.cut_off()
-        here.endpoint = here.clock = None
+        forget()
 
 
 def is_forked() -> bool:

@@ -9,7 +9,16 @@ from labkit.clusters import cycles
 from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import ranges
 from labkit.clusters.virtual.scheduler.faults import LinkDown
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, ServiceCall, Timer, shown
+from labkit.clusters.virtual.scheduler.requests import (
+    Blocked,
+    Collective,
+    Receive,
+    Request,
+    Send,
+    ServiceCall,
+    Timer,
+    shown,
+)
 
 if TYPE_CHECKING:
     from labkit.clusters.virtual.scheduler.engine import Engine
@@ -83,8 +92,8 @@ def waited_for(engine: Engine, request: Request) -> list[int]:
         if request.wanted is not None:
             return [request.wanted]
         return [rank for rank in engine.groups[request.group] if rank != request.rank]
-    if isinstance(request, ServiceCall | Timer):
-        return []  # any rank could do what it waits for
+    if isinstance(request, ServiceCall | Timer | Blocked):
+        return []  # any rank, or thread of this one, could do what it waits for
     assert isinstance(request, Collective)
     joined = engine.matcher.joined(request)
     return [rank for rank in engine.groups[request.group] if rank not in joined]

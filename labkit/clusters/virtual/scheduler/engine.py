@@ -37,7 +37,7 @@ from labkit.clusters.virtual.scheduler.collective_matching import CollectiveMatc
 from labkit.clusters.virtual.scheduler.faults import Fault, Faults
 from labkit.clusters.virtual.scheduler.messages import Messages
 from labkit.clusters.virtual.scheduler.network import Network
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, Timer
+from labkit.clusters.virtual.scheduler.requests import Blocked, Collective, Receive, Request, Send, Timer
 from labkit.hardware import Topology
 from labkit.trace import Kind, Membership, Trace, events_from
 
@@ -107,6 +107,7 @@ class Engine:
             Receive: self.messages.accept_receive,
             Collective: self.matcher.accept,
             Timer: lambda time, timer: self.complete(timer, time + timer.seconds),
+            Blocked: lambda time, blocked: None,
         }
         self.faults.plan(self)  # first: faults at time 0 take effect before any rank runs
         for rank in range(topology.world_size):
@@ -145,7 +146,10 @@ class Engine:
                 self._has_failed(error)
                 continue
             for rank, why in errors.items():
-                self.fail_all(self.awaited(rank), why, now)
+                awaited = self.awaited(rank)
+                requests = [request for request in awaited if not isinstance(request, Blocked)]
+                # threads that are blocked go on when others do
+                self.fail_all(requests or awaited[:1], why, now)
 
     def _has_failed(self, error: Exception) -> None:
         """Fail all present and future waits."""

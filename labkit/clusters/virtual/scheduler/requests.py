@@ -111,6 +111,19 @@ class Timer(Request):
         return f"sleep({self.seconds:g})"
 
 
+@dataclass(slots=True, eq=False)
+class Blocked(Request):
+    """A thread of the rank waits for another one, in `threading` or `queue`: nothing completes it but that thread.
+
+    `thread` is its name; empty: the rank's own. It is posted so that a deadlock's report names it.
+    """
+
+    thread: str
+
+    def __str__(self) -> str:
+        return f"{self.name}()" + f" in thread {self.thread}" * bool(self.thread)
+
+
 def shown(dtype: torch.dtype, numel: int) -> str:
     """`float32[12]`."""
     return f"{str(dtype).removeprefix('torch.')}[{numel}]"

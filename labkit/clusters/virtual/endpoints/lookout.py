@@ -1,0 +1,108 @@
+"""Notices that the thread which has its rank's turn is stuck where no thread of the rank sees it.
+
+As in a lock of C++, a pipe, or a loop until another thread sets a variable. One thread of the process looks at those
+that have a turn, as long as their ranks have other threads, several times a second. It errs towards patience: while
+anything else of the process can run, a wait may be for that, as for the threads of an operator.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+from typing import TYPE_CHECKING
+
+from labkit.clusters.virtual.endpoints.thread_states import RUNS, ThreadStates, others_can_run
+
+if TYPE_CHECKING:
+    from labkit.clusters.virtual.endpoints.rank_threads import RankThreads
+    from labkit.clusters.virtual.endpoints.waits import RankThread
+
+LOOK_SECONDS = 0.02
+STUCK_LOOKS = 3
+"""Looks in a row at which it has not run since the one before."""
+LONGEST_TURN_SECONDS = 5.0
+"""CPU time after which a thread that computes lets others run beside it: it may wait for them."""
+
+
+class _Lookout:
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._watched: dict[RankThreads, None] = {}
+        self._turns: dict[RankThread, _Turn] = {}
+        self._states = ThreadStates()
+        self._idle = _thread.allocate_lock()
+        """Held while there is nothing to look at."""
+        self._idle.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def watch(self, threads: RankThreads) -> None:
+        self._watched[threads] = None
+        if self._idle.locked():
+            self._wake()
+
+    def forget(self, threads: RankThreads) -> None:
+        self._watched.pop(threads, None)
+
+    def _wake(self) -> None:
+        try:
+            self._idle.release()
+        except RuntimeError:  # another thread has done it
+            return
+
+    def _run(self) -> None:
+        pause = _thread.allocate_lock()
+        pause.acquire()
+        while True:
+            self._idle.acquire()
+            while self._watched:
+                pause.acquire(True, LOOK_SECONDS)
+                for threads in list(self._watched):
+                    if threads.is_alone:
+                        self.forget(threads)
+                    threads.look(self._is_stuck)
+            self._turns.clear()
+            self._states = ThreadStates()
+            if self._watched:  # since the loop has ended
+                self._wake()
+
+    def _is_stuck(self, thread: RankThread, turn: int) -> str:
+        """In what the thread is stuck, whose turn has this number; empty if it is not."""
+        number = thread.native_id
+        if number is None:
+            return ""
+        state = self._states.of(number)
+        seen = self._turns.get(thread)
+        if seen is None or seen.number != turn:
+            seen = self._turns[thread] = _Turn(turn, self._states.seconds(number))
+        if state == RUNS or others_can_run(number):
+            seen.looks = 0
+            return "a long computation" if self._states.seconds(number) - seen.began > LONGEST_TURN_SECONDS else ""
+        seen.looks += 1
+        return "a wait outside of Python's threading" if seen.looks >= STUCK_LOOKS else ""
+
+
+class _Turn:
+    """What is known of a thread's present turn."""
+
+    def __init__(self, number: int, began: float) -> None:
+        self.number, self.began = number, began
+        """Number of the turn, and the thread's CPU time when it was first looked at."""
+        self.looks = 0
+
+
+_lookout: _Lookout | None = None
+
+
+def watch(threads: RankThreads) -> None:
+    """Look at these threads from now on, if the rank has several."""
+    global _lookout
+    if not threads.is_alone:
+        if _lookout is None or _lookout.process != os.getpid():
+            _lookout = _Lookout()
+        _lookout.watch(threads)
+
+
+def forget(threads: RankThreads) -> None:
+    """Look at them no longer: the rank sleeps, or has ended."""
+    if _lookout is not None:
+        _lookout.forget(threads)
