@@ -79,9 +79,10 @@ class Steps:
         self._pytest("tests", [*self._side_by_side, "--dist", "loadgroup", "-m", self._marked("not alone"), *tests])
         # only their files: to collect all tests takes longer than to run some of these
         alone = [path for path in tests if "mark.alone" in (self._root / path).read_text()]
-        self._pytest("tests that run alone", ["-m", self._marked("alone"), *self._options, *alone])
+        if alone:
+            self._pytest("tests that run alone", ["-m", self._marked("alone"), *alone])
         if self._rows("failures"):
-            self._pytest("second tries", ["--second-try", *NBVAL, *self._options], **self._workspace)
+            self._pytest("second tries", ["--second-try", *NBVAL], **self._workspace)
 
     def second_tries(self) -> list[str]:
         """Node ids of the tests that passed only at their second try."""
