@@ -76,13 +76,14 @@ class Steps:
 
     def _tests(self) -> None:
         tests = self._plan.tests
-        self._pytest("tests", [*self._side_by_side, "--dist", "loadgroup", "-m", self._marked("not alone"), *tests])
         # only their files: to collect all tests takes longer than to run some of these
         alone = [path for path in tests if "mark.alone" in (self._root / path).read_text()]
+        side_by_side = [*self._side_by_side, "--dist", "loadgroup", "-m", self._marked("not alone")]
+        self._pytest("tests", [*side_by_side, *([] if alone else self._options), *tests])
         if alone:
-            self._pytest("tests that run alone", ["-m", self._marked("alone"), *alone])
+            self._pytest("tests that run alone", ["-m", self._marked("alone"), *self._options, *alone])
         if self._rows("failures"):
-            self._pytest("second tries", ["--second-try", *NBVAL], **self._workspace)
+            self._pytest("second tries", ["--second-try", *NBVAL, *self._options], **self._workspace)
 
     def second_tries(self) -> list[str]:
         """Node ids of the tests that passed only at their second try."""
