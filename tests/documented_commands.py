@@ -125,9 +125,11 @@ def _lab(command: Command, words: list[str], patch: pytest.MonkeyPatch) -> None:
     usage = subprocess.run([ROOT / "lab", "--help"], capture_output=True, text=True, check=True).stdout
     skip = False
     for word in words[1:]:
-        known = skip or word == "-k" or (ROOT / word).exists() or (word.startswith("--") and f"[{word}]" in usage)
+        # after these comes a value
+        is_option = word == "-k" or (word.startswith("--") and re.search(rf"\[{word}[ \]]|test {word} ", usage))
+        known = skip or is_option or (ROOT / word.partition("::")[0]).exists()
         assert known or f"./lab test {word}" in usage, f"{command}: {word}"
-        skip = word == "-k"
+        skip = word in ("-k", "--shard", "--busy")
 
 
 def _python(command: Command, words: list[str], patch: pytest.MonkeyPatch) -> None:

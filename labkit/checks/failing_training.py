@@ -13,6 +13,7 @@ the next launch; likewise rank 0's journal.
 from __future__ import annotations
 
 import io
+import multiprocessing.util
 import os
 import tempfile
 import warnings
@@ -133,7 +134,8 @@ def short_training(
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(options["restarts"])
     # each rank's own, other ones after a restart, unless a checkpoint has them
     torch.manual_seed(1000 * options["restarts"] + dist.get_rank())
-    with tempfile.TemporaryDirectory() as folder:
+    # in the folder that is removed with the run: a rank that dies removes nothing
+    with tempfile.TemporaryDirectory(dir=multiprocessing.util.get_temp_dir()) as folder:
         path = Path(folder) / "journal.jsonl"
         if journal:
             path.write_text(journal)

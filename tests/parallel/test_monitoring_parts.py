@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import subprocess
 import sys
@@ -158,7 +159,9 @@ def test_tensorboards_server_shows_the_scalars_of_each_step_and_the_alarms(tmp_p
         sink.alarm(ALARM)
         sink.close()
     command = [sys.executable, "-m", "tensorboard.main", f"--logdir={tmp_path}", "--port=0", "--load_fast=false"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as board:
+    # it keeps a note of itself among the temporary files
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as board:
         try:
             assert board.stderr is not None
             address = next(found[0] for line in board.stderr if (found := re.search(r"http://\S+", line)))
