@@ -165,8 +165,8 @@ def test_a_module_fails_by_what_it_leaves(tmp_path: Path) -> None:
     folder = tmp_path / "leaves"
     folder.mkdir()
     (folder / "test_later.py").write_text("def test_later():\n    pass\n")
-    # the kernel's clock ticks: not in that of the test before
-    made = "\n    ".join(["time.sleep(0.1)", *(statement for statement, _ in LEFT.values())])
+    # the kernel's clock ticks: not in that of the tests before and after
+    made = "\n    ".join(["time.sleep(0.1)", *(statement for statement, _ in LEFT.values()), "time.sleep(0.1)"])
     source = f"import left_over\nleft_over.STILL_SECONDS = 0.0\n{LEAVES}\ndef test_leaves():\n    {made}\n"
     done = run(folder, source)
     assert "4 passed, 1 error" in done.stdout, done.stdout

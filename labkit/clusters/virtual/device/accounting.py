@@ -105,6 +105,8 @@ class Ledger:
             FakeAccounting(self._shapes, *charged) if self._shapes else Accounting(*charged),
         ):
             yield
+        if isinstance(account, RecordedAccount):
+            collector.look_once()
         account.close()
 
     def new_account(self, rank: int, now: Callable[[], float]) -> MemoryAccount:

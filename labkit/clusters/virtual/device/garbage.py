@@ -33,6 +33,7 @@ class Collector:
         self._ranks = 1
         self._storages = 0
         self._times = 0
+        self._has_looked = False
 
     def count_storages(self, ranks: int) -> None:
         """From now on run after fixed numbers of storages of this process's ranks."""
@@ -49,6 +50,15 @@ class Collector:
             if gc.isenabled():
                 oldest = 0 if times % _YOUNG else 1 if times % (_YOUNG * _MIDDLE * self._ranks) else 2
                 gc.collect(oldest)
+
+    def look_once(self) -> None:
+        """Run at the end of the first of this process's ranks, while its memory still counts.
+
+        If there is garbage it must be found: luck may not decide whether the ranks run again.
+        """
+        if not self._has_looked:
+            self._has_looked = True
+            gc.collect()
 
     def watch(self) -> None:
         """Follow when it is at work."""

@@ -7,7 +7,6 @@ fewest waits. A rank gives its turn to another one after some waits, or when it 
 from __future__ import annotations
 
 import functools
-import gc
 import marshal
 import os
 import sys
@@ -118,13 +117,10 @@ class RecordingWorker:
             else:
                 rank = min(self._ready, key=lambda rank: (self._waits[rank], rank))
             self._ready.discard(rank)
-            left = self._left
             self._batons[rank].release()
             while not self._back.acquire(timeout=_LOOK_SECONDS):
                 self._send(rank)  # what it has printed may be due
                 self._check_locks(rank)
-            if left == len(self._batons) > self._left > 0:
-                gc.collect()  # if there is garbage, it must be found: luck may not decide whether the ranks run again
 
     def _check_locks(self, rank: int) -> None:
         """Give up if the rank waits for a lock: a rank may hold it that waits for an answer, as to read the clock."""
