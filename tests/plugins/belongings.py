@@ -25,8 +25,8 @@ MARK = f"LAB_TESTS_{secrets.token_hex(8)}"
 SHARED_MEMORY = "/dev/shm"
 Socket = tuple[int, str]
 """PID and inode."""
-STAY = ("pytest-of-", "torchinductor_", "torchelastic_", "node-compile-cache")
-"""Beginnings of the names of temporary files that pytest, torch's compiler, torchrun and Node keep after their end."""
+STAY = ("pytest-of-", "torchinductor_", "torchelastic_", "node-compile-cache", "uv-")
+"""Beginnings of the names of temporary files that pytest, torch's compiler, torchrun, Node and uv keep."""
 _LISTENING = "0A"
 _CLEAN_UP_AT_THE_END = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Commands of processes that last as long as the one that uses them."""
@@ -125,6 +125,9 @@ def forkservers(among: Mapping[int, Process]) -> set[int]:
     client = sys.modules.get("labkit.clusters.forkserver.client")
     if client is not None and client._shared is not None and client._shared._process is not None:
         sessions.add(client._shared._process.pid)
+    begun = sys.modules.get("labkit.forkserver_process")
+    if begun is not None and begun._begun is not None:  # the next run takes it over
+        sessions.add(begun._begun.process.pid)
     sandboxes = sys.modules.get("autograder.sandbox.forkserver")
     for forkserver in sandboxes._forkservers.values() if sandboxes is not None else ():
         if forkserver._process is not None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from left_over import lasting
 from waiting import wait_until
 
 from labkit.linux.free_port import free_port
@@ -145,7 +148,8 @@ class SlurmRig:
     def revive(self, node: Node) -> None:
         """Bring the node back, empty."""
         self._configure(_PATIENT)
-        self._start_node(node)
+        with lasting():
+            self._start_node(node)
         self.ask("scontrol", "reconfigure")
         self.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
         wait_until(self._all_idle, lambda: self.ask("sinfo", "--Node", "--long"))
@@ -183,6 +187,12 @@ class SlurmRig:
         states = self.ask("sinfo", "--noheader", "--Node", "--partition=lab", "--format=%T").split()
         return states == ["idle"] * len(self.nodes)
 
+    def _own_temporary_files(self) -> str:
+        """A line of bash: a node that loses its power loses its temporary files, too."""
+        folder = tempfile.gettempdir()
+        shared = self.folder.is_relative_to(folder)
+        return "true" if shared else f"mount -t tmpfs -o mode=1777 tmpfs {shlex.quote(folder)}"
+
     def _start_node(self, node: Node) -> None:
         slurmd = ["slurmd", "-D", "-f", str(self.folder / "slurm.conf"), "-N", node.name]
         if not self.namespaces:
@@ -195,6 +205,7 @@ class SlurmRig:
             set -e
             hostname {node.name}
             mount --bind {hosts} /etc/hosts
+            {self._own_temporary_files()}
             {self._mounts}
             ip link set lo up
             until ip link show eth0 >/dev/null 2>&1; do sleep 0.01; done
