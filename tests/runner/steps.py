@@ -108,12 +108,12 @@ class Steps:
 
     def _pytest(self, name: str, arguments: Sequence[str], **environment: str) -> None:
         """Run pytest. That nothing is left to run is no failure: of a shard that goes on, or of what is chosen."""
-        command = ["pytest", "--outcomes", str(self._outcomes)]
+        command = ["pytest", f"--outcomes={self._outcomes}"]
         if self._plan.chosen is not None:
             self._plan.chosen.save(file := self._scratch / "chosen.json")
-            command += ["--selection", str(file)]
+            command.append(f"--selection={file}")
         if self._plan.exhaustive:
-            command += ["--unless-in", str(self._outcomes)]
+            command.append(f"--unless-in={self._outcomes}")
         self._step(name, [*command, *arguments], NOTHING_RUN, **environment)
 
     def _step(self, name: str, command: Sequence[str], *well: int, **environment: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
 import shutil
 import socket
 import subprocess
@@ -103,6 +102,9 @@ class SlurmRig:
         if jobs := self.jobs():
             self.ask("scancel", *jobs)
         wait_until(lambda: not self.ask("squeue", "--noheader", "--format=%i"), lambda: self.ask("squeue", "--long"))
+        # the nodes share this folder: one that lost its power could not remove what its runs had there
+        for folder in Path(tempfile.gettempdir()).glob("labkit-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def is_empty(self) -> bool:
         """Whether there are no jobs, and no processes on nodes that have some of their own."""
@@ -187,12 +189,6 @@ class SlurmRig:
         states = self.ask("sinfo", "--noheader", "--Node", "--partition=lab", "--format=%T").split()
         return states == ["idle"] * len(self.nodes)
 
-    def _own_temporary_files(self) -> str:
-        """A line of bash: a node that loses its power loses its temporary files, too."""
-        folder = tempfile.gettempdir()
-        shared = self.folder.is_relative_to(folder)
-        return "true" if shared else f"mount -t tmpfs -o mode=1777 tmpfs {shlex.quote(folder)}"
-
     def _start_node(self, node: Node) -> None:
         slurmd = ["slurmd", "-D", "-f", str(self.folder / "slurm.conf"), "-N", node.name]
         if not self.namespaces:
@@ -205,7 +201,6 @@ class SlurmRig:
             set -e
             hostname {node.name}
             mount --bind {hosts} /etc/hosts
-            {self._own_temporary_files()}
             {self._mounts}
             ip link set lo up
             until ip link show eth0 >/dev/null 2>&1; do sleep 0.01; done

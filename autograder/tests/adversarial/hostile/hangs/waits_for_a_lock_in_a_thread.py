@@ -1,6 +1,6 @@
-# Returns at once; a non-daemon thread never ends, so the process does not either.
+# Returns at once; a thread that is no daemon waits without end: the rank ends all the same.
 # marks: 0
-# feedback: timeout
+# feedback: shape (0,)
 import threading
 
 import torch
