@@ -231,10 +231,10 @@ slurm(nproc_per_node=1, python={python!r}).run(
 )
 """
 AGENT = """\
-import os, sys, time
-time.monotonic = lambda: 3600.0 * os.path.exists({mark!r})
-from labkit.clusters.agent.__main__ import main
-main()
+import functools, os
+from labkit.clusters.agent import __main__ as agent
+agent.NodeAgent = functools.partial(agent.NodeAgent, clock=lambda: 3600.0 * os.path.exists({mark!r}))
+agent.main()
 """
 
 
