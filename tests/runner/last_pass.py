@@ -15,7 +15,7 @@ from pathlib import Path
 from outcome_log import Outcome
 
 NAME = "tests/last_pass.json"
-SLOW_SECONDS = 1.0
+SLOW_SECONDS = 0.5
 """Tests that took longer are listed one by one."""
 
 
