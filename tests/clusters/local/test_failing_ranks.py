@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from clocks import ManualClock
+from forkservers import forkserver_that_reads_clocks
 
 from labkit import Job, Run, hub_notices, local
 from labkit.clusters import RankError, RankResult
@@ -24,12 +27,16 @@ dist.all_reduce(x)
 """
 
 
-def run(source: str) -> Run:
-    return local(nproc_per_node=4).run(Job(source=HEAD + source, filename="Cell In[3]"))
+Runs = Callable[[str], Run]
 
 
-def dies(statement: str) -> Run:
-    return run(f"if rank == 2:\n    {statement}\nfor _ in range(3):\n    dist.all_reduce(x)")
+@pytest.fixture(scope="module")
+def run() -> Iterator[Runs]:
+    """Runs a source on four ranks. No time passes for their supervisor: each rank may be as slow to fail as it likes."""
+    with forkserver_that_reads_clocks() as server:
+        server.supervisor_clock = ManualClock()
+        cluster = local(nproc_per_node=4, forkserver=server)
+        yield lambda source: cluster.run(Job(source=HEAD + source, filename="Cell In[3]"))
 
 
 @pytest.mark.parametrize(
@@ -51,8 +58,9 @@ def dies(statement: str) -> Run:
          "ZeroDivisionError on rank 2 at Cell In[3], line 7: division by zero"),
     ],
 )  # fmt: skip
-def test_the_rank_that_died_comes_first(statement: str, first: str) -> None:
-    lines = dies(statement).diagnosis().splitlines()
+def test_the_rank_that_died_comes_first(run: Runs, statement: str, first: str) -> None:
+    found = run(f"if rank == 2:\n    {statement}\nfor _ in range(3):\n    dist.all_reduce(x)")
+    lines = found.diagnosis().splitlines()
     assert lines[0] == first
     assert lines[-1] == "ranks 0-1, 3 stopped because of it"
 
@@ -66,14 +74,14 @@ def test_a_rank_that_the_hub_has_ended_is_shown_with_the_hub_s_reason(tmp_path: 
     assert found.diagnosis() == "rank 0 was killed by SIGKILL: Too much memory"
 
 
-def test_unlike_tensors_that_end_a_process_are_told() -> None:
+def test_unlike_tensors_that_end_a_process_are_told(run: Runs) -> None:
     # mostly by SIGABRT in one of them; otherwise the others lose connections
     said = run("dist.all_reduce(x.double() if rank == 1 else x)").diagnosis()
     assert re.search(r"all_reduce #2 .*with .*B on rank", said)
     assert "must pass tensors of the same shape and dtype" in said
 
 
-def test_what_is_raised_while_a_lost_connection_is_handled_is_a_consequence() -> None:
+def test_what_is_raised_while_a_lost_connection_is_handled_is_a_consequence(run: Runs) -> None:
     found = run(
         "if rank == 2:\n    os.kill(os.getpid(), 9)\ntry:\n    dist.all_reduce(x)\n"
         "except RuntimeError as error:\n    raise ValueError('training failed') from error"
@@ -82,7 +90,7 @@ def test_what_is_raised_while_a_lost_connection_is_handled_is_a_consequence() ->
     assert found.diagnosis().endswith("ranks 0-1, 3 stopped because of it")
 
 
-def test_a_rank_that_ended_while_others_needed_it_is_the_cause() -> None:
+def test_a_rank_that_ended_while_others_needed_it_is_the_cause(run: Runs) -> None:
     found = run("if rank != 2:\n    dist.barrier()")
     lines = found.diagnosis().splitlines()
     assert lines[0] == "ranks 0-1, 3 lost the connection to rank 2, which had ended"
@@ -93,13 +101,13 @@ def test_a_rank_that_ended_while_others_needed_it_is_the_cause() -> None:
     assert "gloo" not in "\n".join(render(found))
 
 
-def test_unequal_tensors_are_told_rank_by_rank() -> None:
+def test_unequal_tensors_are_told_rank_by_rank(run: Runs) -> None:
     text = run("dist.all_reduce(torch.ones(rank + 4))").diagnosis()
     assert "16 B on rank 0, 20 B on rank 1, 24 B on rank 2, 28 B on rank 3" in text
     assert "try: all ranks of a group must pass tensors of the same shape and dtype" in text
 
 
-def test_an_error_in_a_data_worker_has_the_line_of_the_dataset() -> None:
+def test_an_error_in_a_data_worker_has_the_line_of_the_dataset(run: Runs) -> None:
     found = run(
         "from torch.utils.data import DataLoader, Dataset\nclass Data(Dataset):\n    def __len__(self):\n"
         "        return 4\n    def __getitem__(self, i):\n        return 1 / (i - 2)\n"
@@ -123,7 +131,7 @@ def test_an_error_in_a_data_worker_has_the_line_of_the_dataset() -> None:
         ("torch.empty(1 << 46)", "each rank holds its own data"),
     ],
 )
-def test_common_mistakes_come_with_what_to_try(statement: str, advice: str) -> None:
+def test_common_mistakes_come_with_what_to_try(run: Runs, statement: str, advice: str) -> None:
     found = run(statement)
     assert f"try: {advice}" in found.diagnosis()
     assert any(advice in line for line in render(found))
