@@ -6,6 +6,7 @@
 ./lab test --all [--shard 2/4]   also the exhaustive tests; a shard that was stopped goes on where it was
 ./lab test --list                prints what --merge chooses, and why
 ./lab test --list-bare           the tests for a machine with Python alone; with --merge, those of that tier
+./lab test --bare TESTS          those tests, on such a machine
 ./lab test --until-failure TEST [--busy 8]   again and again, beside eight busy processes
 ./lab test PYTEST_ARGUMENTS      pytest alone, with those arguments
 """
@@ -43,16 +44,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--list-bare", action="store_true")
     parser.add_argument("--slowest", action="store_true")
+    parser.add_argument("--bare", action="store_true")
     if arguments[:1] == ["--until-failure"]:
         os.execvp("python", ["python", str(UNTIL_FAILURE), *arguments[1:]])
     options, rest = parser.parse_known_args(arguments)
     os.chdir(ROOT)
+    if options.bare:
+        with tempfile.TemporaryDirectory(prefix="lab-test-") as scratch:
+            return _ended(Steps(ROOT, Path(scratch), plan.bare(rest), [], Path(scratch, "outcomes")).run())
     if rest:
         os.execvp("pytest", ["pytest", *arguments])
     checkout = Checkout(ROOT)
     chosen = _plan(options, checkout)
     if options.list_bare:
-        print(*chosen.bare(), sep="\n")
+        print(*chosen.for_a_bare_machine(), sep="\n")
         return 0
     print(chosen.describe(), flush=True)
     if options.list:
@@ -61,14 +66,19 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="lab-test-") as scratch:
         results = _begun(options, commit) if chosen.exhaustive else Path(scratch, "outcomes")
         steps = Steps(ROOT, Path(scratch), chosen, ["--slowest"] if options.slowest else [], results)
-        failed = steps.run()
-        if failed:
-            print(f"lab test: failed: {', '.join(failed)}", file=sys.stderr)
+        if _ended(steps.run()):
             return 1
         if chosen.tier == "default" and commit is not None and commit == checkout.commit():
             minutes = (time.monotonic() - began) / 60
             last_pass.report(commit, minutes, steps.workers, outcome_log.load(results), steps.second_tries()).save(ROOT)
     return 0
+
+
+def _ended(failed: list[str]) -> int:
+    """Exit status, after naming the steps that have failed."""
+    if failed:
+        print(f"lab test: failed: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
 
 
 def _plan(options: argparse.Namespace, checkout: Checkout) -> plan.Plan:

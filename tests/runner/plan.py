@@ -27,6 +27,10 @@ class Plan:
     chosen: Chosen | None = None
     """Which of their tests run; None: all."""
     exhaustive: bool = False
+    checks: bool = True
+    """Whether the text is checked, too."""
+    options: tuple[str, ...] = ()
+    """For every pytest run."""
     reasons: dict[str, str] = field(default_factory=dict)
     """For each module that a change reaches, a changed file that does."""
 
@@ -37,7 +41,7 @@ class Plan:
 
     @property
     def tests(self) -> list[str]:
-        return [path for path in self.modules if path.endswith(".py")]
+        return [path for path in self.modules if not path.endswith(".ipynb")]
 
     def describe(self) -> str:
         """The plan for people, with the reason for each module that a change reaches."""
@@ -51,7 +55,7 @@ class Plan:
         ]
         return "\n".join(lines)
 
-    def bare(self) -> list[str]:
+    def for_a_bare_machine(self) -> list[str]:
         """What runs on a machine that has Python alone: all that may differ there, or of it what a change reaches."""
         table = tiers.table()["bare"]
         if self.chosen is None:
@@ -85,6 +89,11 @@ def exhaustive(files: Iterable[str], shard: tuple[int, int], last: LastPass) -> 
         seconds[shortest] += expected[module]
     why = f"shard {number} of {count}" if count > 1 else "every check and test, the exhaustive ones too"
     return Plan("all", why, tuple(sorted(parts[number - 1])), exhaustive=True)
+
+
+def bare(tests: Iterable[str]) -> Plan:
+    """These tests, on a machine that has Python alone."""
+    return Plan("bare", "a machine that has Python alone", tuple(tests), checks=False, options=("--bare",))
 
 
 def quick(files: Iterable[str], last: LastPass) -> Plan:

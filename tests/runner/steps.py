@@ -48,7 +48,8 @@ class Steps:
         # the lab's own byte code: a tenth of a second in each of some thousand processes, where nobody writes it
         compiled = ["-x", "/(rubrics/.*/(mutants|variants)|tests)/", "labkit", "autograder"]
         subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", *compiled])
-        self._checks()
+        if self._plan.checks:
+            self._checks()
         self._notebooks()
         self._tests()
         return self._failed
@@ -77,7 +78,7 @@ class Steps:
     def _tests(self) -> None:
         tests = self._plan.tests
         # only their files: to collect all tests takes longer than to run some of these
-        alone = [path for path in tests if "mark.alone" in (self._root / path).read_text()]
+        alone = [path for path in tests if path.endswith(".py") and "mark.alone" in (self._root / path).read_text()]
         side_by_side = [*self._side_by_side, "--dist", "loadgroup", "-m", self._marked("not alone")]
         self._pytest("tests", [*side_by_side, *([] if alone else self._options), *tests])
         if alone:
@@ -108,7 +109,7 @@ class Steps:
 
     def _pytest(self, name: str, arguments: Sequence[str], **environment: str) -> None:
         """Run pytest. That nothing is left to run is no failure: of a shard that goes on, or of what is chosen."""
-        command = ["pytest", f"--outcomes={self._outcomes}"]
+        command = ["pytest", f"--outcomes={self._outcomes}", *self._plan.options]
         if self._plan.chosen is not None:
             self._plan.chosen.save(file := self._scratch / "chosen.json")
             command.append(f"--selection={file}")

@@ -50,13 +50,15 @@ def test_merge_has_quick_one_real_run_of_each_kind_and_what_the_change_reaches(f
     ):
         assert not made.chosen.has(left_out), left_out
     assert "solutions/phase3_multi_node/zero.py reaches" in made.describe()
-    assert made.bare() == tiers.table()["bare"]["always"], "it does nothing else on a machine with Python alone"
+    assert made.for_a_bare_machine() == tiers.table()["bare"]["always"], (
+        "it does nothing else on a machine with Python alone"
+    )
 
 
 @pytest.mark.parametrize("changed", [None, ["lab"], ["strange.bin"]])
 def test_merge_is_default_where_a_selection_cannot_be_computed(sources: Sources, changed: list[str] | None) -> None:
     made = plan.merge(sources, changed, LastPass())
-    assert set(made.bare()) == {test for tests in tiers.table()["bare"].values() for test in tests}
+    assert set(made.for_a_bare_machine()) == {test for tests in tiers.table()["bare"].values() for test in tests}
     assert (made.tier, made.modules, made.chosen) == ("default", plan.default(sources.files).modules, None)
 
 
