@@ -255,6 +255,7 @@ def noted_calls(path: str) -> Iterator[list[str]]:
 def saved(number: float, fails: bool, restarts: bool) -> Any:
     """On a rank: save twice, the second time with something that cannot be saved; load, wrapped or not."""
     import contextlib
+    import multiprocessing.util
     import os
     import shutil
     import tempfile
@@ -268,7 +269,7 @@ def saved(number: float, fails: bool, restarts: bool) -> Any:
         def __reduce__(self) -> Any:
             raise OSError("no space left")
 
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir=multiprocessing.util.get_temp_dir())
     path = os.path.join(folder, "state.pt")
     with contextlib.contextmanager(noted_calls)(path) as calls:
         model: Any = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))

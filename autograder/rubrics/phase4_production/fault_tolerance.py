@@ -56,6 +56,7 @@ def goodputs_of(cases: list[list[float]]) -> list[float]:
 
 def misused(cases: list[str]) -> list[str]:
     """On a rank: return the error for each wrong argument."""
+    import multiprocessing.util
     import tempfile
 
     import torch
@@ -63,7 +64,7 @@ def misused(cases: list[str]) -> list[str]:
     from labkit.checks.failing_training import MemoryCheckpoints
     from labkit.exercises import fault_tolerance as ft
 
-    checkpoints = MemoryCheckpoints(tempfile.mkdtemp(), 2, None, lambda: None)
+    checkpoints = MemoryCheckpoints(tempfile.mkdtemp(dir=multiprocessing.util.get_temp_dir()), 2, None, lambda: None)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train = ft.ElasticTraining(checkpoints, 5.0).train_with_fault_tolerance
@@ -89,6 +90,7 @@ def misused(cases: list[str]) -> list[str]:
 
 def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: bool) -> dict[str, Any]:
     """On a rank: launch a job on a cluster that only keeps it; return its fields, and the error, if it fails."""
+    import multiprocessing.util
     import tempfile
     from pathlib import Path
 
@@ -108,7 +110,7 @@ def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: b
             self.jobs.append(job)
             return self.outcome
 
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir=multiprocessing.util.get_temp_dir())
     program = Path(folder) / "program.py"
     program.write_text("print('trains')\n")
     cluster: Any = Recorded(Run([RankResult(0, exit=-9 if fails else 0)]))

@@ -32,7 +32,7 @@ Runs = Callable[[str], Run]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Runs]:
-    """Runs a source on four ranks. No time passes for their supervisor: each rank may be as slow to fail as it likes."""
+    """Runs a source on four ranks. No time passes for their supervisor: each may be as slow to fail as it likes."""
     with forkserver_that_reads_clocks() as server:
         server.supervisor_clock = ManualClock()
         cluster = local(nproc_per_node=4, forkserver=server)

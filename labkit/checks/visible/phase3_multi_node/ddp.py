@@ -145,6 +145,7 @@ def equal_starts(number: float) -> Any:
 
 def torn(number: float, fails: bool) -> Any:
     """On a rank: save a model, then save another one, while `torch.save` may fail; return what is loaded, and files."""
+    import multiprocessing.util
     import os
     import shutil
     import stat
@@ -171,7 +172,7 @@ def torn(number: float, fails: bool) -> Any:
         calls.append("replace")
         replace(*args, **kwargs)
 
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir=multiprocessing.util.get_temp_dir())
     saved = ddp.DDPCheckpointer(os.path.join(folder, "last.pt"))
     model, other = nn.Linear(1, 1), nn.Linear(1, 1)
     optimizers = [torch.optim.SGD(m.parameters(), lr=number) for m in (model, other)]
