@@ -15,8 +15,8 @@ from collections import Counter
 from itertools import cycle, islice, product
 from pathlib import Path
 
+from busy_machine import busy
 from rich.console import Console
-from under_load import busy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "clusters" / "virtual"))
 from thread_programs import KINDS, PROGRAMS, ran, seen

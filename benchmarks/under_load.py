@@ -10,19 +10,17 @@ lost.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
 import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from busy_machine import busy
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -32,29 +30,6 @@ from autograder.mutants.judging import rubrics
 from autograder.sandbox import Sandbox
 from labkit.catalogue import find
 from labkit.checks import CannotJudge, Report, Rubric
-
-BUSY = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-while os.getppid() == int(sys.argv[1]):  # it ends with its parent, however that ends
-    for _ in range(1_000_000):
-        pass
-"""
-
-
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    """Run `count` processes that compute all the time."""
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        for _ in range(count):
-            started.append(subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]))
-        yield
-    finally:
-        for process in started:
-            process.kill()
-        for process in started:
-            process.wait()
 
 
 @dataclass

@@ -268,7 +268,7 @@ def until_failure(folder: Path, source: str, *options: str) -> subprocess.Popen[
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (folder / "test_module.py").write_text(source)
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/plugins/until_failure.py"), "test_module.py", *options],
+        [sys.executable, str(ROOT / "tests/runner/until_failure.py"), "test_module.py", *options],
         cwd=folder,
         env={**ENVIRONMENT, "TMPDIR": tempfile.gettempdir()},
         stdout=subprocess.PIPE,

@@ -30,7 +30,7 @@ from sources import Sources
 from steps import Steps
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-UNTIL_FAILURE = ROOT / "tests/plugins/until_failure.py"
+UNTIL_FAILURE = ROOT / "tests/runner/until_failure.py"
 SHARDS = ROOT / ".labkit/shards"
 """Outcomes of shards that have begun, a file each; to go on elsewhere, copy the file."""
 

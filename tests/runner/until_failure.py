@@ -7,32 +7,18 @@ Ctrl-C ends it, with the number of runs that have passed and exit status 0. Othe
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+
+from busy_machine import busy
 
 OUTPUT = Path(".labkit", "until_failure.txt")
 """File for the output of the run that has failed."""
-# each ends by itself when nobody waits for it
-_BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1_000_000): pass"
-
-
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    """So many processes that take whatever the machine has."""
-    # no Ctrl-C for them: they are ended here
-    started = [subprocess.Popen([sys.executable, "-S", "-c", _BUSY], start_new_session=True) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in started:
-            process.kill()
-        for process in started:
-            process.wait()
 
 
 def run_once(arguments: list[str], output: Path) -> int:
