@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from announcing import WAITS
+from clocks import ManualClock
+from forkservers import environment
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from kernels import kernel_manager
@@ -70,16 +74,15 @@ class Kernel:
     def run(self, cell: str, watched: bool = False) -> Outputs:
         return self.collect(self.start(cell, watched))
 
-    def run_within(self, cell: str, seconds: Sequence[float], until: str) -> tuple[float, Outputs]:
-        """Run a cell that a limit ends: with the shortest that lets its ranks, on a busy machine too, get somewhere.
-
-        cell: has `LIMIT` in place of the seconds. until: what its error then contains. Returns the limit, too.
-        """
-        for limit in seconds:
-            outputs = self.run(cell.replace("LIMIT", f"{limit:g}"))
-            if until in outputs.error:
-                break
-        return limit, outputs
+    @contextmanager
+    def by(self, clock: ManualClock, statement: str) -> Iterator[None]:
+        """Use `clock` in the kernel: by the statement, in which it has that name; `undo()` ends it."""
+        self.run(f"import pickle\nclock = pickle.loads({pickle.dumps(clock)!r})\nfrom pytest import MonkeyPatch")
+        self.run(f"patch = MonkeyPatch()\n{statement}")
+        try:
+            yield
+        finally:
+            self.run("patch.undo()")
 
     def start(self, cell: str, watched: bool = False) -> str:
         return self._client.execute(cell, allow_stdin=watched)
@@ -113,9 +116,22 @@ class Kernel:
                 if re.search(pattern, str(content.get("data"))):  # of a display, or of a widget
                     return
 
+    def wait_for_waits(self, request: str, ranks: int) -> None:
+        """Return once so many ranks of the running cell, which is watched, have printed that they wait."""
+        while _waiting(self._seen.get(request, [])) < ranks:
+            self.wait_for_display(request, WAITS)
+
     def complete(self, text: str) -> list[str]:
         reply = self._client.complete(text, len(text), reply=True, timeout=BROKEN_SECONDS)
         return list(reply["content"]["matches"])
+
+
+def _waiting(messages: list[tuple[str, dict[str, Any]]]) -> int:
+    """Number of ranks whose line in the last state of a run's display says that they wait."""
+    states = Outputs(messages).live
+    labels = [label for label, text, _ in states[-1]["lines"] if text == WAITS] if states else []
+    spans = re.findall(r"(\d+)(?:-(\d+))?", " ".join(labels))
+    return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +139,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """One kernel for a module's tests, with an empty workspace."""
     folder: Path = tmp_path_factory.mktemp("course")
     manager = kernel_manager()
-    manager.start_kernel(cwd=str(folder), env={**os.environ, "LABKIT_WORKSPACE": str(folder / "workspace")})
+    manager.start_kernel(cwd=str(folder), env={**environment(), "LABKIT_WORKSPACE": str(folder / "workspace")})
     client = manager.client()
     client.start_channels()
     try:

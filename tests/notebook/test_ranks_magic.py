@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clocks import ManualClock
 from waiting import BROKEN_SECONDS
 
 SETUP = """%%ranks
@@ -12,6 +13,11 @@ import time, torch, torch.distributed as dist
 dist.init_process_group()
 rank = dist.get_rank()
 x = torch.full((2,), float(rank))"""
+
+BY_LIVE_RANKS = """
+import functools, labkit.notebook.ranks as module
+patch.setattr(module, "LiveRanks", functools.partial(module.LiveRanks, clock=clock))
+"""
 
 
 @pytest.fixture
@@ -147,11 +153,18 @@ def test_interrupting_leaves_the_ranks_well(ranks):
 
 
 def test_a_time_out_says_where_each_rank_was(ranks):
-    cell = "%%ranks --timeout LIMIT\nif rank == 2:\n    time.sleep(600)\ndist.barrier()"
-    limit, outputs = ranks.run_within(cell, (0.5, 5, 50), "rank 2 is missing: it is at line 3")
-    error = outputs.error
-    assert error.splitlines()[0] == f"RankFailed: timeout after {limit:g} s"
-    assert "line 4: dist.barrier()" in error and "rank 2 is missing: it is at line 3: time.sleep(600)" in error
+    clock = ManualClock()
+    with ranks.by(clock, BY_LIVE_RANKS):
+        ranks.run("%ranks restart")
+        ranks.run(f"{SETUP}\nimport announcing\nannouncing.announce_waits()")
+        cell = "%%ranks --timeout 1\nif rank == 2:\n    print('waits'); time.sleep(600)\ndist.barrier()"
+        request = ranks.start(cell, watched=True)
+        ranks.wait_for_waits(request, 3)
+        clock.advance(1.0)
+        error = ranks.collect(request).error
+    assert error.splitlines()[0] == "RankFailed: timeout after 1 s"
+    assert "line 4: dist.barrier()" in error
+    assert "rank 2 is missing: it is at line 3: print('waits'); time.sleep(600)" in error
     assert ranks.run("%%ranks\nx[0].item() == rank").result == "[0-2] True"
 
 

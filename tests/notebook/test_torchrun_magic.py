@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clocks import MOMENT, SLOWLY, LateClock
 from waiting import BROKEN_SECONDS
 
 LOCAL = "%cluster local --nproc-per-node 3"
@@ -127,6 +128,13 @@ dist.init_process_group()
 if dist.get_rank() == 2:
     time.sleep(600)
 dist.barrier()"""
+ANNOUNCED = HANGS.replace("()\n", "()\nimport announcing; announcing.announce_waits()\n", 1).replace(
+    "time.sleep", "print('waits'); time.sleep"
+)
+BY_ITS_SUPERVISOR = """
+from labkit.clusters.forkserver import client
+patch.setattr(client.shared(), "supervisor_clock", clock)
+"""
 CLOCK = """
 import pathlib, time
 from labkit.clusters.forkserver import client
@@ -158,13 +166,16 @@ def test_a_time_out_says_where_each_rank_was(kernel, late):
 
 def test_a_hang_says_who_is_missing_and_what_to_try(kernel):
     kernel.run(LOCAL)
-    cell = HANGS.replace("OPTIONS", "--hang-timeout LIMIT")
-    limit, outputs = kernel.run_within(cell, (1, 10, 100), "rank 2 is missing: it is at line 5")
-    lines = outputs.error.splitlines()
-    assert lines[0] == f"RankFailed: hang: no output and no progress for {limit:g} s"
+    clock = LateClock(SLOWLY)
+    with kernel.by(clock, BY_ITS_SUPERVISOR):
+        request = kernel.start(ANNOUNCED.replace("OPTIONS", f"--hang-timeout {MOMENT}"), watched=True)
+        kernel.wait_for_waits(request, 3)
+        clock.start()
+        lines = kernel.collect(request).error.splitlines()
+    assert lines[0] == f"RankFailed: hang: no output and no progress for {MOMENT} s"
     assert lines[3] == (
-        "barrier #1 of the group 0-2: ranks 0-1 wait in it at line 6, "
-        "rank 2 is missing: it is at line 5: time.sleep(600)"
+        "barrier #1 of the group 0-2: ranks 0-1 wait in it at line 7, "
+        "rank 2 is missing: it is at line 6: print('waits'); time.sleep(600)"
     )
     assert lines[4].startswith("try: find out why rank 2 does not get past Cell In[")
     short = f"{HANGS.replace('600', '2.5')}\n'done'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 
 from labkit.linux import huge_pages, prctl
 
@@ -19,6 +20,7 @@ def main(descriptor: int) -> None:
     os.environ.update(dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     from labkit.zygote import preloading, server
 
+    sys.path.append(str(Path(__file__).parent))  # clocks and announcements: last, so that they hide nothing
     preloading.load_for_kernels(_OF_NOTEBOOKS)
     server.share()
     for _ in huge_pages.collapse():
