@@ -44,7 +44,8 @@ def warm() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def server(warm: ForkServer, monkeypatch: pytest.MonkeyPatch) -> ForkServer:
-    """No time passes for the supervisors of nodes, unless a test moves it."""
+    """No time passes for the client and for the supervisors of nodes, unless a test moves it."""
+    monkeypatch.setattr(warm, "clock", ManualClock())
     monkeypatch.setattr(warm, "supervisor_clock", ManualClock())
     return warm
 
