@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 from labkit import forkserver_process
 from labkit.clusters import hangs
-from labkit.clusters.clock import Clock, wait_seconds
+from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import reports, request
 from labkit.clusters.forkserver.collector import Collector
@@ -328,7 +328,7 @@ def _receive(
 ) -> str:
     """Feed the collector until the supervisor has ended. Returns why the client had to stop it, or an empty string."""
     while True:
-        data = session.receive(limit.wait)
+        data = session.receive(limit.left)
         if reason := limit.look([session]):
             return reason
         if data is None:
@@ -353,7 +353,7 @@ def _note_rank_locations(session: Session, collector: Collector, interrupt: Keyb
     with contextlib.suppress(OSError, frames.FrameError, reports.ReportError):
         collector.forget_places()
         session.send({"kind": "stacks"})
-        while not collector.all_places_known and (left := wait_seconds(clock, limit)):
+        while not collector.all_places_known and (left := limit - clock()) > 0:
             data = session.receive(left)
             if not data:
                 break

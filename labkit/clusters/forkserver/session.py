@@ -38,7 +38,7 @@ class Session:
         self._heard = False
 
     def receive(self, seconds: float | None = None) -> bytes | None:
-        """Newly arrived data; empty if the supervisor has ended, None if nothing arrived within `seconds`."""
+        """Newly arrived data; empty if the supervisor has ended, None if none came within `seconds` of the clock."""
         if self._first:
             first, self._first = self._first, b""
             return first

@@ -26,6 +26,11 @@ class TimeLimit:
         return wait_seconds(self._clock, self._at)
 
     @property
+    def left(self) -> float | None:
+        """Seconds of the clock until the next call of `look`."""
+        return None if self._at is None else max(0.0, self._at - self._clock())
+
+    @property
     def is_over(self) -> bool:
         return self._at is not None and self._clock() >= self._at
 
