@@ -5,6 +5,7 @@ pytest_plugins = [
     "kernels",
     "left_over",
     "outcome_log",
+    "ran_for_real",
     "second_try",
     "selection",
     "side_by_side",

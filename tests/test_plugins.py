@@ -242,6 +242,23 @@ def test_a_second_try_may_fail(tmp_path: Path) -> None:
         assert re.search(rf"^did not pass alone either: \S*{test} ", second.stdout, re.MULTILINE), second.stdout
 
 
+def test_ranks_in_processes_make_any_test_one_of_real_processes(tmp_path: Path) -> None:
+    source = """
+def test_ranks():
+    from labkit import Job, local
+    local(nproc_per_node=1).run(Job(source="1"))
+    assert False
+def test_virtual_ranks():
+    from labkit import Job, virtual
+    virtual(nproc_per_node=1).run(Job(source="1"))
+"""
+    environment = {"LAB_TEST_RUNS": str(tmp_path), "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{ROOT}"}
+    done = run(tmp_path / "tests/trace", source, "-p", "xdist.plugin", "-n1", top=tmp_path, **environment)
+    assert "1 failed, 2 passed" in done.stdout and done.returncode == 0, done.stdout
+    done = run(tmp_path / "tests/plots", source + "    assert False", top=tmp_path, **environment)
+    assert "2 failed, 1 passed" in done.stdout and done.returncode == 1, "that of virtual ranks is no luck"
+
+
 def test_other_tests_have_none(tmp_path: Path) -> None:
     first, second = tries(tmp_path, IN_PROCESS)
     assert first.returncode == 1 and second.returncode == 4, first.stdout + second.stdout

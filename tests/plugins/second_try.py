@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import tiers
 from earlier_runs import FOLDER, EarlierRuns, without_group
+from ran_for_real import ran_for_real
 
 PHASES = ("setup", "call", "teardown")
 
@@ -30,13 +31,15 @@ class Failure:
     output: str
     """pytest's text about it, with what was captured."""
     commit: str
+    real: bool = False
+    """Whether ranks had run in processes: the table need not name such a test."""
     again: list[str] = field(default_factory=list)
     """What to run once more."""
 
     @property
     def may_be_luck(self) -> bool:
         """Whether it has a second try."""
-        return self.phase in PHASES and bool(tiers.real_kind(self.test))
+        return self.phase in PHASES and (self.real or bool(tiers.real_kind(self.test)))
 
 
 def all_may_be_luck(status: int, failed: int, failures: Sequence[Failure]) -> bool:
@@ -87,7 +90,7 @@ class FirstTry:
         if report.failed:
             captured = [f"--- {title} ---\n{text}" for title, text in report.sections]
             output = "\n".join([report.longreprtext, *captured])
-            self._failures.append(Failure(test, report.when or "", output, self._commit))
+            self._failures.append(Failure(test, report.when or "", output, self._commit, ran_for_real(report)))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
