@@ -244,12 +244,11 @@ def test_a_second_try_may_fail(tmp_path: Path) -> None:
 
 def test_ranks_in_processes_make_any_test_one_of_real_processes(tmp_path: Path) -> None:
     source = """
+from labkit import Job, local, virtual
 def test_ranks():
-    from labkit import Job, local
     local(nproc_per_node=1).run(Job(source="1"))
     assert False
 def test_virtual_ranks():
-    from labkit import Job, virtual
     virtual(nproc_per_node=1).run(Job(source="1"))
 """
     environment = {"LAB_TEST_RUNS": str(tmp_path), "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{ROOT}"}

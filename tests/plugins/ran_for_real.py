@@ -1,4 +1,4 @@
-"""Marks the reports of a test during which ranks ran in processes, wherever that test is."""
+"""Marks the reports of a test during which real ranks ran, each in its process, wherever that test is."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 import pytest
 
 CLIENT = "labkit.clusters.forkserver.client"
-"""Whoever starts ranks in processes has imported it. It imports torch: nothing here does."""
+"""Whoever starts ranks has imported it, most of all modules of tests. It imports torch: nothing here does."""
+VIRTUAL = "labkit.clusters.virtual."
 _counted: set[Any] = set()
 """Classes whose `open` is counted: one, once it is imported."""
 _runs = 0
 
 
 def ran_for_real(report: pytest.TestReport) -> bool:
-    """Whether ranks had run in processes, from the test's set-up to the phase of this report."""
+    """Whether real ranks had run, from the test's set-up to the phase of this report."""
     return bool(getattr(report, "ran_for_real", False))
 
 
 def _count() -> int:
-    """Number of runs that this process has begun on forkservers."""
+    """Number of runs of real ranks that this process has begun."""
     global _runs
     if (module := sys.modules.get(CLIENT)) and module.ForkServer not in _counted:
         _counted.add(module.ForkServer)
-        _runs += len(module._all)  # those that the test which imports it has made: their runs were not counted yet
         opened = module.ForkServer.open
 
         @functools.wraps(opened)
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def counted(server: Any, asked: Any, *more: Any) -> Any:
             global _runs
-            _runs += 1
-            return opened(*arguments, **options)
+            _runs += not asked.entry.startswith(VIRTUAL)  # virtual ranks have a process for all of them
+            return opened(server, asked, *more)
 
         module.ForkServer.open = counted
     return _runs
