@@ -39,6 +39,6 @@ for _ in range(60):
     dist.all_reduce(torch.ones(1))
     dist.destroy_process_group()
     count.append(len(os.listdir("/proc/self/fd")))
-count[-1] - count[30]
+min(count[50:]) <= max(count[20:30])  # some of the last group's may still be about to be closed
 """
-    assert run(source).values == [0, 0]
+    assert run(source).values == [True, True]
