@@ -314,7 +314,7 @@ def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
             one.suspend()  # as if it took forever
         run.send_signal(signal.SIGINT)
         run.communicate()
-    assert alive(below) == []
+    wait_until(lambda: alive(below) == [])
 
 
 def test_what_builds_on_an_earlier_exercise_gets_the_learners_own(tree: Path) -> None:
