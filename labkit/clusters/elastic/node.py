@@ -133,4 +133,5 @@ class Node(Supervisor):
             super()._terminate()
             return
         self._deadlines["terminated"] = self._clock() + _PATIENCE_SECONDS
-        os.kill(agent.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(agent.pid, signal.SIGTERM)

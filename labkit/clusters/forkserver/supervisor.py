@@ -246,6 +246,8 @@ class Supervisor(Relay):
         )
 
     def _end(self) -> None:
+        # a forkserver that ends sends it, too; what it asks for is being done
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         running = any(process.status is None for process in self._processes.values())
         memory = shared_memory.held_by(processes.stop_descendants()) if running else set()
         for process in self._processes.values():
