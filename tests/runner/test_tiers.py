@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 from pathlib import Path
 
@@ -72,6 +73,18 @@ def test_every_kind_of_the_table_has_tests_and_one_of_each_is_real(files: list[s
         assert pattern.partition("::")[0] in modules and tiers.real_kind(pattern), kind
     named = [pattern.partition("::")[0] for tests in table["bare"].values() for pattern in tests]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_all_tests_depend_on_what_every_run_loads(sources: Sources) -> None:
+    named = ast.literal_eval(sources.text("conftest.py").partition("pytest_plugins = ")[2])
+    waiting = [f"tests/plugins/{name}.py" for name in named] + ["tests/runner/__main__.py"]
+    loaded: set[str] = set()
+    while waiting:
+        loaded.add(path := waiting.pop())
+        used = sources.uses(path).files - loaded
+        waiting += [one for one in used if one.startswith(("tests/plugins/", "tests/runner/")) and one.endswith(".py")]
+    loaded -= {"tests/runner/until_failure.py", "tests/runner/conftest.py"}  # another command, and the runner's tests
+    assert [path for path in sorted(loaded) if not tiers.matches(path, tiers.table()["everything"]["files"])] == []
 
 
 @pytest.mark.parametrize("count", [1, 3])
