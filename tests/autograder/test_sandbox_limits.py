@@ -137,6 +137,14 @@ def test_the_kernel_counts_what_real_ranks_send(ranks: int, lets_go: Path) -> No
     assert after.processes >= ranks and after.cpu_seconds > 0 and after.memory_peak_bytes > ranks * nbytes
 
 
+@pytest.mark.parametrize("cgroups", COUNTING)
+def test_control_groups_are_made_where_the_site_wants_them(cgroups: bool) -> None:
+    with Sandbox(cgroups=cgroups).open():
+        parents = find()
+        folders = parents.folders.values() if parents else ()
+        assert cgroups == any(list(folder.glob(f"labkit-{os.getpid()}-*")) for folder in folders)
+
+
 def test_control_groups_of_version_2_are_made_where_memory_is_handed_on(tmp_path: Path) -> None:
     """A folder laid out as by the kernel: this machine may have another version."""
     unified, mine = tmp_path / "cgroup", tmp_path / "cgroup" / "site" / "grader"
