@@ -194,3 +194,18 @@ def test_text_is_learned_as_by_one_process(ranks: int) -> None:
     assert max(found) < bigrams()
     assert abs(found[0] / alone(TEXT) - 1) < 0.01
     assert len(set(found)) == 1
+
+
+RATES = """
+from types import SimpleNamespace
+from labkit.exercises import ddp
+
+options = {"gradient_as_bucket_view": True, "find_unused_parameters": False, "broadcast_buffers": True}
+config = SimpleNamespace(world_size=2, **options)
+[ddp.DDPTrainer(config, 0.1, size).learning_rate_now() for size in (128, 256)]
+"""
+
+
+def test_the_given_learning_rate_is_that_of_256_samples() -> None:
+    run = virtual(nproc_per_node=1).run(Job(source=RATES, modules=MODULES, timeout=BROKEN_SECONDS))
+    assert run.raise_if_failed().values == [[0.1, 0.2]]
