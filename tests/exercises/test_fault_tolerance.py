@@ -188,6 +188,7 @@ def test_the_torchrun_command_does_the_same(tmp_path: Path, one_process: Any) ->
     }
     command = config.torchrun_command()
     assert "--max-restarts=5" in command
+    assert "--max-restarts=3" in ElasticConfig(program).torchrun_command(), "unless another number is asked for"
     ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     journal = Journal(tmp_path / "journal.jsonl")
