@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from real_training import ACCURACY, DIGITS, MORE_RANKS, TEXT, alone, bigrams
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
-from labkit.parallel.gradient_compression import BucketRounds, Compressor, pack, unpack
+from labkit.parallel.gradient_compression import BucketRounds, Compressor, buckets, pack, unpack
 
 EXERCISE = catalogue.find("gradient_compression")
 DDP = catalogue.find("ddp")
@@ -141,3 +143,16 @@ def test_a_message_of_one_element_may_have_any_stride() -> None:
     rounds = BucketRounds(Expanded(), [("weight", gradient)])
     rounds.advance([rounds.message])
     assert gradient.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("gradient", "shown"),
+    [
+        (torch.zeros(2, dtype=torch.int64), "torch.int64"),
+        (torch.zeros(2).to_sparse(), "torch.float32"),
+        ([1.0], "list"),
+    ],
+)
+def test_only_dense_tensors_of_floating_point_numbers_are_gradients(gradient: Any, shown: str) -> None:
+    with pytest.raises(ValueError, match=f"got {shown} for 'weight'"):
+        list(buckets([("weight", gradient)], 25.0))
