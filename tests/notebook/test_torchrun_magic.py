@@ -379,6 +379,7 @@ def test_tab_offers_the_options_of_a_magic_and_no_names_of_python(kernel):
     assert kernel.complete("%cluster v") == ["virtual"]
     assert all(word.startswith("--") for word in kernel.complete("%%torchrun --"))
     assert "timeit" not in kernel.complete("%check ")
+    assert "--timeout" not in kernel.complete("\n%%torchrun -n 4 --t"), "a cell magic is on the first line"
 
 
 # last in this file: the process that such ranks are forked from stays
