@@ -30,6 +30,9 @@ def objective(configuration, steps):
     return abs(math.log(configuration["rate"] / RATE)) + configuration["width"] / 100 + 1 / steps
 
 def wrong(configuration, steps):
+    return depth_of(configuration)
+
+def depth_of(configuration):
     return configuration["depth"]
 
 def unwritten(configuration, steps):
@@ -148,8 +151,8 @@ def test_a_limit_of_trials_is_kept(folder: Path, capsys: pytest.CaptureFixture[s
         ("../train.py --space width=1 --reduction 1", "reduction must be an integer from 2, got 1"),
         ("../train.py --space width=1 --function number", "train.py has no function number(configuration, steps)"),
         ("../train.py --space width=1 --function nothing", "train.py has no function nothing(configuration, steps)"),
-        ("../train.py --space width=1 --function wrong", "../train.py, line 14: KeyError: 'depth'"),
-        ("../train.py --space width=1 --function unwritten", "../train.py, line 17: NotImplementedError: later"),
+        ("../train.py --space width=1 --function wrong", "../train.py, line 17: KeyError: 'depth'"),
+        ("../train.py --space width=1 --function unwritten", "../train.py, line 20: NotImplementedError: later"),
         ("../train.py --space width=1 --function silent", "../train.py: TypeError: float() argument must be"),
         (
             "../train.py --space width=1,2 --function diverges",
