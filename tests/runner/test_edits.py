@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,8 @@ def test_those_tests_fail_by_it(edit: dict[str, Any], sources: Sources, tmp_path
     edited = tmp_path / edit["file"]
     edited.write_text(edited.read_text().replace(edit["old"], edit["new"]))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", *edit["fails"]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    # the forkservers of ranks, too, import the copy: the environment's packages are those of this checkout
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert f"{len(edit['fails'])} failed" in done.stdout.splitlines()[-1], done.stdout
