@@ -104,13 +104,17 @@ class _Module:
         lasting = {*roots, *belongings.below(roots, ours)}
         return [one for one in ours.values() if one.started >= self._began and one.pid not in lasting]
 
+    @property
+    def _last(self) -> str:
+        return self._ends[-1][1] if self._ends else "its first test, which was interrupted"
+
     def _after(self, found: str | belongings.Socket) -> str:
-        return f"after {self._first_seen.get(found, self._ends[-1][1])}"
+        return f"after {self._first_seen.get(found, self._last)}"
 
     def _running_at(self, ticks: int) -> str:
         """Return the test that ran at that time; two, if one ended in this tick."""
         tests = [test for end, test in self._ends if ticks <= end][: 1 + sum(end == ticks for end, _ in self._ends)]
-        return " or ".join(tests or [self._ends[-1][1]])
+        return " or ".join(tests or [self._last])
 
 
 _module = pytest.StashKey[_Module]()
