@@ -19,7 +19,7 @@ def wait_for_all():
 
 def used():
     with open("/proc/self/mountinfo") as file:
-        points = {line.split()[4] for line in file}
+        points = {line.split()[4].replace("\\040", " ") for line in file}  # as spaces are written there
     # the machine's own disks are used by others
     seen = [os.statvfs(point) for point in sorted(points) if not point.startswith(("/usr", "/opt", "/root"))]
     return [(one.f_blocks - one.f_bfree, one.f_files - one.f_ffree) for one in seen if one.f_blocks < 1 << 20]
