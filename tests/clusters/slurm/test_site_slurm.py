@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmRig]:
             variables = f"export LAB_SCRATCH={folder}/scratch LAB_PUBLIC_FOLDERS={folder}/public"
             variables += f" LAB_GPU={driver} SLURM_CONF={folder}/slurm.conf"
             path = f"export PATH={driver}:$PATH"
-            script.write_text(f"#!/bin/bash\n{variables}\n{path}\nexec {SITE / Path(value).name}\n")
+            script.write_text(f"#!/bin/bash\n{variables}\n{path}\nexec {shlex.quote(str(SITE / Path(value).name))}\n")
             script.chmod(0o755)
             settings.append(f"{name}={script}")
         elif line and not line.startswith("#") and name not in NEEDS_CGROUPS:
