@@ -113,7 +113,8 @@ TELLS = """
 import json, os
 import torch, torch.distributed as dist
 
-devices = {line.split()[4]: line.split()[2] for line in open("/proc/self/mountinfo")}
+lines = [line.split() for line in open("/proc/self/mountinfo")]
+devices = {words[4].replace("\\040", " "): words[2] for words in lines}  # as spaces are written there
 
 def all_file_systems():
     return {point: os.statvfs(point) for point in devices}
