@@ -129,7 +129,7 @@ def test_an_agent_serves_as_long_as_its_client_says_something(tmp_path: Path) ->
         agent = NodeAgent(0, 1, out, clock=clock)
         below = set(descendants(os.getpid())) - before
         assert below, "its forkserver"
-        thread = threading.Thread(target=agent.serve, args=(reading, 1.0))
+        thread = threading.Thread(target=agent.serve, args=(reading, 1.0), daemon=True)
         thread.start()
         for _ in range(3):
             clock.advance(0.6)
