@@ -210,6 +210,11 @@ def has_cpp_compiler() -> bool:
     return True
 
 
+def links_with_torch() -> bool:
+    """Whether inductor's linker finds torch: it gets the path of torch's folder unquoted."""
+    return not any(letter.isspace() for letter in torch.__file__)
+
+
 def compile_kernels_with(
     kernel: Callable[[str, Callable[..., Any]], Callable[..., Any]],
     allocated: Callable[[torch.Tensor], None],

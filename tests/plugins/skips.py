@@ -10,8 +10,9 @@ import pytest
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-EXPECTED_SKIPS = ("needs a GPU", "needs kubectl 1.21")
-"""Prefixes of skip reasons that are allowed in CI, for hardware and newer programs that it does not have."""
+EXPECTED_SKIPS = ("needs a GPU", "needs kubectl 1.21", "needs a path without spaces")
+"""Prefixes of skip reasons that are allowed in CI: hardware and newer programs that it does not have, and what torch
+cannot do where the checkout is."""
 EXPECTED_ON_A_BARE_MACHINE = ("needs system packages", "needs root")
 """The same with `--bare`; the run without it has both."""
 

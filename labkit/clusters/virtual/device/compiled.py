@@ -95,6 +95,8 @@ def _inductor_lacks() -> str:
     """What inductor needs and does not find; empty once it is prepared."""
     if not compilation.has_cpp_compiler():
         return "inductor finds no C++ compiler"
+    if not compilation.links_with_torch():
+        return "inductor cannot link kernels where the path of torch's folder has a space"
     compilation.compile_kernels_with(_charged, _allocated)
     return ""
 
