@@ -90,7 +90,7 @@ def _plan(options: argparse.Namespace, checkout: Checkout) -> plan.Plan:
         return plan.quick(files, last)
     if options.tier == "all":
         return plan.exhaustive(files, options.shard or (1, 1), last)
-    return plan.default(files)
+    return plan.default(files, last)
 
 
 def _without_git() -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import tiers
 from last_pass import NAME as LAST_PASS
 from last_pass import LastPass
 from reach import Reach, is_test
 from selection import Chosen
+from side_by_side import group
 from sources import Sources
 
 UNKNOWN_SECONDS = 5.0
@@ -72,9 +74,9 @@ class Plan:
         return f"{module}[{','.join(exercises)}]" if exercises else module
 
 
-def default(files: Iterable[str], why: str = "every check and test") -> Plan:
+def default(files: Iterable[str], last: LastPass, why: str = "every check and test") -> Plan:
     """All tests but the exhaustive ones."""
-    return Plan("default", why, tuple(sorted(filter(is_test, files))))
+    return Plan("default", why, _longest_first(filter(is_test, files), last))
 
 
 def exhaustive(files: Iterable[str], shard: tuple[int, int], last: LastPass) -> Plan:
@@ -82,13 +84,12 @@ def exhaustive(files: Iterable[str], shard: tuple[int, int], last: LastPass) -> 
     number, count = shard
     parts: list[list[str]] = [[] for _ in range(count)]
     seconds = [0.0] * count
-    expected = {module: last.seconds.get(module, UNKNOWN_SECONDS) for module in filter(is_test, files)}
-    for module in sorted(expected, key=lambda one: (-expected[one], one)):
+    for module in _longest_first(filter(is_test, files), last):
         shortest = seconds.index(min(seconds))
         parts[shortest].append(module)
-        seconds[shortest] += expected[module]
+        seconds[shortest] += _expected(module, last)
     why = f"shard {number} of {count}" if count > 1 else "every check and test, the exhaustive ones too"
-    return Plan("all", why, tuple(sorted(parts[number - 1])), exhaustive=True)
+    return Plan("all", why, tuple(parts[number - 1]), exhaustive=True)
 
 
 def bare(tests: Iterable[str]) -> Plan:
@@ -98,8 +99,9 @@ def bare(tests: Iterable[str]) -> Plan:
 
 def quick(files: Iterable[str], last: LastPass) -> Plan:
     """What runs in one process and on virtual ranks, without the slowest."""
-    modules = tuple(path for path in filter(is_test, files) if not tiers.real_kind(f"{path}::"))
-    return Plan("quick", "one process and virtual ranks", modules, Chosen(quick=True, slow=_too_slow(last)))
+    modules = (path for path in filter(is_test, files) if not tiers.real_kind(f"{path}::"))
+    why = "one process and virtual ranks"
+    return Plan("quick", why, _longest_first(modules, last), Chosen(quick=True, slow=_too_slow(last)))
 
 
 def merge(sources: Sources, changed: Sequence[str] | None, last: LastPass) -> Plan:
@@ -110,11 +112,11 @@ def merge(sources: Sources, changed: Sequence[str] | None, last: LastPass) -> Pl
     files = sorted(sources.files)
     table = tiers.table()
     if changed is None:
-        return default(files, "no passed run is known in this history")
+        return default(files, last, "no passed run is known in this history")
     reach = Reach(sources, table["everything"]["files"], table["reads"], table["otherwise"])
     found = reach.selection(path for path in changed if path != LAST_PASS)
     if found.everything:
-        return default(files, found.everything)
+        return default(files, last, found.everything)
     chosen = Chosen(
         modules={module: None if names is None else sorted(names) for module, names in found.modules.items()},
         tests=list(table["one_of_each"].values()),
@@ -128,7 +130,21 @@ def merge(sources: Sources, changed: Sequence[str] | None, last: LastPass) -> Pl
         *(path for path in filter(is_test, files) if any(test.startswith(path) for test in chosen.tests)),
     }
     why = f"{len(changed)} files have changed since {last.commit[:8]}"
-    return Plan("merge", why, tuple(sorted(modules)), chosen, reasons=found.reasons)
+    return Plan("merge", why, _longest_first(modules, last), chosen, reasons=found.reasons)
+
+
+def _longest_first(modules: Iterable[str], last: LastPass) -> tuple[str, ...]:
+    """In this order no worker ends long after the others: modules that stay together count as one."""
+    groups = {module: group(Path(module)) or module for module in modules}
+    seconds = dict.fromkeys(groups.values(), 0.0)
+    for module, together in groups.items():
+        seconds[together] += _expected(module, last)
+    return tuple(sorted(groups, key=lambda module: (-seconds[groups[module]], groups[module], module)))
+
+
+def _expected(module: str, last: LastPass) -> float:
+    """Seconds that it will take."""
+    return last.seconds.get(module, UNKNOWN_SECONDS)
 
 
 def _too_slow(last: LastPass) -> list[str]:

@@ -22,6 +22,9 @@ NBVAL = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", "tests/nbval
 # a limit ends a cell that hangs, and is below that of pytest-timeout, whose message would not name the cell
 NBVAL += ["--nbval-cell-timeout", "800"]
 
+IN_ORDER = ["--no-loadscope-reorder", "--dist"]
+"""xdist would begin with the modules that have most tests; the plan begins with those that take longest."""
+
 NOTHING_RUN = 5
 """Exit status of pytest where no test was left to run."""
 
@@ -72,14 +75,14 @@ class Steps:
             # notebooks save modules; those of whoever runs the tests stay as they are. Side by side, a notebook may
             # come before the one that writes what it builds on
             shutil.copytree("solutions", self._scratch / "workspace")
-            in_order = ["--dist", "loadscope", "--no-loadscope-reorder"]
-            self._pytest("notebooks", [*NBVAL, *self._side_by_side, *in_order, *notebooks], **self._workspace)
+            side_by_side = [*self._side_by_side, *IN_ORDER, "loadscope"]
+            self._pytest("notebooks", [*NBVAL, *side_by_side, *notebooks], **self._workspace)
 
     def _tests(self) -> None:
         tests = self._plan.tests
         # only their files: to collect all tests takes longer than to run some of these
         alone = [path for path in tests if path.endswith(".py") and "mark.alone" in (self._root / path).read_text()]
-        side_by_side = [*self._side_by_side, "--dist", "loadgroup", "-m", self._marked("not alone")]
+        side_by_side = [*self._side_by_side, *IN_ORDER, "loadgroup", "-m", self._marked("not alone")]
         self._pytest("tests", [*side_by_side, *([] if alone else self._options), *tests])
         if alone:
             self._pytest("tests that run alone", ["-m", self._marked("alone"), *self._options, *alone])

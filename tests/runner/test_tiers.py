@@ -60,11 +60,11 @@ def test_merge_has_quick_one_real_run_of_each_kind_and_what_the_change_reaches(f
 def test_merge_is_default_where_a_selection_cannot_be_computed(sources: Sources, changed: list[str] | None) -> None:
     made = plan.merge(sources, changed, LastPass())
     assert set(made.for_a_bare_machine()) == {test for tests in tiers.table()["bare"].values() for test in tests}
-    assert (made.tier, made.modules, made.chosen) == ("default", plan.default(sources.files).modules, None)
+    assert (made.tier, made.modules, made.chosen) == ("default", plan.default(sources.files, LastPass()).modules, None)
 
 
 def test_every_kind_of_the_table_has_tests_and_one_of_each_is_real(files: list[str]) -> None:
-    modules = plan.default(files).modules
+    modules = plan.default(files, LastPass()).modules
     table = tiers.table()
     for kind, patterns in table["real"].items():
         for pattern in patterns:
@@ -87,9 +87,17 @@ def test_all_tests_depend_on_what_every_run_loads(sources: Sources) -> None:
     assert [path for path in sorted(loaded) if not tiers.matches(path, tiers.table()["everything"]["files"])] == []
 
 
+def test_what_takes_longest_begins_first_and_stays_together() -> None:
+    slurm = ["tests/clusters/slurm/test_a.py", "tests/clusters/slurm/test_c.py"]
+    seconds = {"tests/trace/test_b.py": 30.0, slurm[0]: 20.0, slurm[1]: 15.0}
+    files = ["tests/trace/test_new.py", *seconds, "tests/trace/test_a.py"]
+    modules = plan.default(files, LastPass(seconds=seconds | {"tests/trace/test_a.py": 1.0})).modules
+    assert modules == (*slurm, files[1], files[0], files[-1])
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_shards_are_all_tests_once_and_take_equally_long(files: list[str], count: int) -> None:
-    modules = plan.default(files).modules
+    modules = plan.default(files, LastPass()).modules
     seconds = {module: float(number % 50) for number, module in enumerate(modules)}
     shards = [plan.exhaustive(files, (number, count), LastPass(seconds=seconds)) for number in range(1, count + 1)]
     assert sorted(module for shard in shards for module in shard.modules) == sorted(modules)
