@@ -114,7 +114,7 @@ import json, os
 import torch, torch.distributed as dist
 
 lines = [line.split() for line in open("/proc/self/mountinfo")]
-devices = {words[4].replace("\\040", " "): words[2] for words in lines}  # as spaces are written there
+devices = {words[4].replace(chr(92) + "040", " "): words[2] for words in lines}  # as spaces are written there
 
 def all_file_systems():
     return {point: os.statvfs(point) for point in devices}
