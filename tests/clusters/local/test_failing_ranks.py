@@ -107,6 +107,10 @@ def test_unequal_tensors_are_told_rank_by_rank(run: Runs) -> None:
     assert "try: all ranks of a group must pass tensors of the same shape and dtype" in text
 
 
+def test_a_cell_that_does_not_parse_names_its_line(run: Runs) -> None:
+    assert run("x = 1\ny = = 2").diagnosis().startswith("SyntaxError on every rank at Cell In[3], line 7")
+
+
 def test_an_error_in_a_data_worker_has_the_line_of_the_dataset(run: Runs) -> None:
     found = run(
         "from torch.utils.data import DataLoader, Dataset\nclass Data(Dataset):\n    def __len__(self):\n"

@@ -207,10 +207,6 @@ def test_a_crash_names_its_line() -> None:
     )
 
 
-def test_a_cell_that_does_not_parse_names_its_line() -> None:
-    assert run("x = 1\ny = = 2", 1).diagnosis().startswith("SyntaxError on rank 0 at Cell In[3], line 2")
-
-
 def test_a_hang_names_each_ranks_line(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = LateClock(SLOWLY)
     monkeypatch.setattr(shared(), "clock", clock)
