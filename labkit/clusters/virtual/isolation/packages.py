@@ -17,12 +17,14 @@ from pathlib import Path
 
 from labkit.clusters.program import is_learners
 from labkit.clusters.virtual.isolation.current import here
+from labkit.imported_modules import ImportedModules
 
 _KNOWS_RANKS = re.compile(
     rb"torch\.distributed|from torch import .*\bdistributed\b|\b(?:LOCAL_RANK|WORLD_SIZE)\b|[\"']RANK[\"']"
     rb"|local_rank|global_rank|rank_zero"
 )
-_imported_before: frozenset[str] = frozenset()
+_imported = ImportedModules()
+_imported_before = {name.partition(".")[0] for name in _imported.new()}
 """Packages that this process had imported before the ranks began."""
 _each_ranks_own: dict[str, bool] = {}
 """By package, as decided at its first import on any rank."""
@@ -34,8 +36,7 @@ _compiled: set[str] = set()
 
 def begin() -> None:
     """From now on ranks import. Packages imported so far stay common to all of them."""
-    global _imported_before
-    _imported_before = frozenset(name.partition(".")[0] for name in sys.modules)
+    _imported_before.update(name.partition(".")[0] for name in _imported.new())
 
 
 def is_each_ranks_own(name: str, by_learner: bool) -> bool:

@@ -28,6 +28,7 @@ import torch
 
 from labkit.clusters.virtual.endpoints.waits import Wait
 from labkit.clusters.virtual.isolation.current import here
+from labkit.imported_modules import ImportedModules
 
 _CLUSTERS = f"{Path(__file__).parents[2]}/"
 _guard: Any = _thread.RLock()
@@ -373,6 +374,21 @@ _real_future_wait: Any = torch.futures.Future.wait
 _real_receive: Any = multiprocessing.connection.Connection._recv  # type: ignore[attr-defined]  # what blocks in it
 
 
+def _with_primitives() -> list[tuple[dict[str, Any], str]]:
+    """What may be a primitive in the modules imported so far: the namespace, and the name in it."""
+    for name in _imported.new():
+        if name not in ("_thread", "_queue") and not name.startswith(("labkit.clusters.", "importlib")):
+            namespace = getattr(sys.modules[name], "__dict__", {})
+            _places_of_primitives.extend((namespace, attribute) for attribute in _PRIMITIVES if attribute in namespace)
+    return _places_of_primitives
+
+
+_PRIMITIVES = ("Lock", "RLock", "_allocate_lock", "SimpleQueue")
+_imported = ImportedModules()
+_places_of_primitives: list[tuple[dict[str, Any], str]] = []
+_with_primitives()  # once for all forks
+
+
 def separate() -> None:
     """Replace the primitives, also where a module has imported them by name. After `clocks.separate`."""
     originals: dict[Any, Callable[..., Any]] = {
@@ -380,13 +396,10 @@ def separate() -> None:
         threading.RLock: RLock,
         _real_simple_queue: SimpleQueue,
     }
-    for name, module in list(sys.modules.items()):
-        if name not in ("_thread", "_queue") and not name.startswith(("labkit.clusters.", "importlib")):
-            known = getattr(module, "__dict__", {})
-            for attribute in ("Lock", "RLock", "_allocate_lock", "SimpleQueue"):
-                value = known.get(attribute)
-                if callable(value) and value.__class__.__hash__ is not None and value in originals:
-                    known[attribute] = originals[value]
+    for namespace, attribute in _with_primitives():
+        value = namespace[attribute]
+        if callable(value) and value.__class__.__hash__ is not None and value in originals:
+            namespace[attribute] = originals[value]
     replaced: Any = threading.Thread
     replaced.join, replaced.is_alive = Thread.join, Thread.is_alive
     replaced = threading.Event

@@ -1,0 +1,29 @@
+"""Who follows imports sees each module once, and misses none."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from labkit.imported_modules import ImportedModules
+
+
+def test_each_is_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = ImportedModules()
+    assert set(imported.new()) == set(sys.modules)
+    assert imported.new() == []
+    monkeypatch.setitem(sys.modules, "first", ModuleType("first"))
+    monkeypatch.setitem(sys.modules, "second", ModuleType("second"))
+    assert imported.new() == ["second", "first"]
+    assert imported.new() == []
+
+
+def test_none_is_missed_after_the_latest_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = ImportedModules()
+    monkeypatch.setitem(sys.modules, "first", ModuleType("first"))
+    imported.new()
+    monkeypatch.delitem(sys.modules, "first")
+    monkeypatch.setitem(sys.modules, "second", ModuleType("second"))
+    assert "second" in imported.new()
