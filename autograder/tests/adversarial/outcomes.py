@@ -19,7 +19,7 @@ from waiting import wait_until
 from autograder.course import Course
 
 LIMITS = {
-    "Sandbox": {"processes": 100, "memory_bytes": 640 << 20, "scratch_bytes": 64 << 20, "cpu_seconds": 30},
+    "Sandbox": {"processes": 100, "memory_bytes": 640 << 20, "scratch_bytes": 64 << 20, "cpu_seconds": 10},
     "JudgeCells": {"timeout": 3.0},
 }
 GRADER_BYTES = 3 << 30

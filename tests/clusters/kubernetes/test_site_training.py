@@ -56,6 +56,8 @@ def _overlay(folder: Path) -> Path:
     more = ["--metrics-port=0", "--steps=100000", f"--save-every={SAVE_EVERY}", "--seconds-per-step=0.05"]
     path = "/spec/template/spec/containers/0/args"
     patch = [{"op": "replace", "path": f"{path}/{i}", "value": value} for i, value in arguments.items()]
+    # torchrun may join a round with a pod that is gone, and waits for it in vain: by default for a minute
+    patch += [{"op": "add", "path": f"{path}/3", "value": "--rdzv-conf=read_timeout=15"}]
     patch += [{"op": "add", "path": f"{path}/-", "value": value} for value in more]
     content = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
