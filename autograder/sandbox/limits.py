@@ -19,5 +19,5 @@ class Limits:
     cpu_seconds: int
     wall_seconds: float
     """Seconds from the first process to the end, as if no other program had used the submission's cores."""
-    apart: bool = True
+    apart: bool
     """Whether virtual ranks reach only the judge, not each other."""

@@ -17,6 +17,11 @@ from pathlib import Path, PurePosixPath
 _FILE_NAME = re.compile(r"[\w.-]+\.[a-z]\w*")
 _IMPORT = re.compile(r"^\s*(?:from|import) ((?:labkit|autograder)[\w.]*)(?: import (.*))?", re.MULTILINE)
 _RUN_AS_MODULE = re.compile(r"-m ((?:labkit|autograder)[\w.]*)")
+_THROUGH_ALL = {("catalogue", "all_exercises"), ("catalogue", "entries"), ("judging", "rubrics")}
+"""Functions that go through all exercises: their module, and name."""
+_RUN_AS_COMMAND = re.compile(r"(?:\blabkit|\./lab) ([a-z]+(?:-[a-z]+)*)")
+_COMMANDS = ("labkit/cli.py", "autograder/commands.py")
+"""Modules with a function `_NAME` for each command of `labkit`."""
 _LONGEST_NAME = 200
 """Longer strings of the packages are texts for people, whose words are no names."""
 
@@ -119,6 +124,22 @@ class Sources:
         names = (".".join(parts[: end + 1]) for end in range(len(parts)))
         return {self._modules[one] for one in names if one in self._modules}
 
+    @functools.cached_property
+    def commands(self) -> dict[str, set[str]]:
+        """The files that run for each command of `labkit`, by its name."""
+        found: dict[str, set[str]] = {}
+        for path in (path for path in _COMMANDS if path in self.files):
+            start = {path, *self.module("labkit.__main__"), *self.module("labkit.cli"), *self.module("labkit.commands")}
+            for node in ast.parse(self.text(path)).body:
+                if isinstance(node, ast.FunctionDef) and node.name.startswith("_"):
+                    reader = _Function(self, path, node)
+                    found[node.name[1:].replace("_", "-")] = start | reader.uses.files
+        return found
+
+    def ending_in(self, path: str) -> set[str]:
+        """Files whose path ends in this one."""
+        return {one for one in self.named(PurePosixPath(path).name) if f"/{one}".endswith(f"/{path}")}
+
     def siblings(self, path: str) -> set[str]:
         """The modules of a package that imports them by computed names; none where these are its lazy names."""
         folder = PurePosixPath(path).parent
@@ -195,8 +216,7 @@ class _Reader:
         if module == "labkit.exercises":
             modules = self.uses.deferred if within_function and in_packages(self._path) else self.uses.modules
             modules |= set(names) & sources.exercises.keys()
-        if module == "labkit.catalogue":
-            self.uses.all_exercises |= bool({"all_exercises", "entries"} & set(names))
+        self.uses.all_exercises |= any((module.rpartition(".")[2], name) in _THROUGH_ALL for name in names)
         files |= sources.module(module)
         for name in names:
             whole = f"{module}.{name}"
@@ -209,6 +229,9 @@ class _Reader:
         sources, files = self._sources, self.uses.files
         if re.fullmatch(r"(labkit|autograder)(\.\w+)+(:\w+)?", text):
             files |= sources.module(text.partition(":")[0])
+            files |= sources.module(f"{text}.__main__")  # of a package that is run
+        if not self._is_test and text.endswith(".py"):  # a file beside it, which is run or read
+            files |= {str(PurePosixPath(self._path).parent / text)} & sources.files
         if self._is_test or len(text) < _LONGEST_NAME:
             for name in _FILE_NAME.findall(text):
                 # a test may mean any file of that name; of the packages' files, a module is imported
@@ -219,6 +242,9 @@ class _Reader:
             self._add_import(module, re.findall(r"\w+", names), within_function=True)
         for module in _RUN_AS_MODULE.findall(text):
             files |= sources.module(module)
+        if self._is_test:
+            for command in _RUN_AS_COMMAND.findall(text):
+                files |= sources.commands.get(command, set())
 
 
 class _Python(_Reader):
@@ -229,8 +255,14 @@ class _Python(_Reader):
         if self._path == "labkit/__init__.py":
             self.uses.files |= self._sources.module("labkit.views")
             return
+        self._read_code(ast.parse(self._sources.text(self._path)))
+
+    def _read_code(self, tree: ast.AST) -> None:
         package = PurePosixPath(self._path).parent.parts
-        for node, within_function in _code(ast.parse(self._sources.text(self._path))):
+        words: set[str] = set()
+        for node, within_function in _code(tree):
+            if within_function and self._path in _COMMANDS and isinstance(node, ast.Import | ast.ImportFrom):
+                continue  # of one command only
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._add_import(alias.name, (), within_function)
@@ -240,11 +272,29 @@ class _Python(_Reader):
                     base = ".".join((*package[: len(package) - node.level + 1], *([base] if base else [])))
                 self._add_import(base, [alias.name for alias in node.names], within_function)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words.add(node.value)
                 self._add_text(node.value)
+            elif isinstance(node, ast.BinOp) and (path := _path_below(node)).endswith(".py"):
+                self.uses.files |= self._sources.ending_in(path)
             elif isinstance(node, ast.JoinedStr) and ast.unparse(node).startswith("f'{__name__}."):
                 self.uses.files |= self._sources.siblings(self._path)
-            elif isinstance(node, ast.Attribute) and node.attr in ("all_exercises", "entries"):
-                self.uses.all_exercises |= isinstance(node.value, ast.Name) and node.value.id == "catalogue"
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                self.uses.all_exercises |= (node.value.id, node.attr) in _THROUGH_ALL
+        if self._is_test and "labkit" in words:  # a list of a command's words
+            for command in words & self._sources.commands.keys():
+                self.uses.files |= self._sources.commands[command]
+
+
+class _Function(_Python):
+    """One function of a module."""
+
+    def __init__(self, sources: Sources, path: str, function: ast.FunctionDef) -> None:
+        self._function = function
+        super().__init__(sources, path)
+
+    def _read(self) -> None:
+        for statement in self._function.body:
+            self._read_code(statement)
 
 
 class _Notebook(_Reader):
@@ -259,6 +309,8 @@ class _Notebook(_Reader):
                 self.uses.exercises.add(name)
         for cell in json.loads(self._sources.text(self._path))["cells"]:
             if cell["cell_type"] == "code":
+                for command in _RUN_AS_COMMAND.findall("".join(cell["source"])):
+                    self.uses.files |= self._sources.commands.get(command, set())
                 for module, names in _IMPORT.findall("".join(cell["source"])):
                     self._add_import(module, re.findall(r"\w+", names), within_function=False)
 
@@ -277,6 +329,16 @@ def _code(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
         for child in ast.iter_child_nodes(node):
             if not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
                 waiting.append((child, within))
+
+
+def _path_below(node: ast.BinOp) -> str:
+    """The end of a path that is put together with slashes, from constants; empty where it ends otherwise."""
+    parts: list[str] = []
+    one: ast.expr = node
+    while isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div) and isinstance(one.right, ast.Constant):
+        parts.insert(0, str(one.right.value))
+        one = one.left
+    return "/".join(parts)
 
 
 def _is_for_type_checkers(node: ast.AST) -> bool:

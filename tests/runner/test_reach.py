@@ -33,7 +33,14 @@ def __getattr__(name): ...
     "labkit/page/__init__.py": "",
     "labkit/page/static/page.js": "",
     "labkit/bench/command.py": "def run():\n    from labkit.exercises import ring\n",
-    "labkit/cli.py": "from labkit.bench import command",
+    "labkit/cli.py": "from labkit.bench import command\ndef _dance(options):\n    from labkit import dance",
+    "labkit/__main__.py": "",
+    "labkit/dance.py": "",
+    "labkit/agent/__init__.py": "",
+    "labkit/agent/__main__.py": "",
+    "labkit/near/program.py": "",
+    "labkit/near/starter.py": "from pathlib import Path\nPROGRAM = Path(__file__).with_name('program.py')",
+    "labkit/far.py": "from pathlib import Path\nPROGRAM = Path(__file__).parent / 'near' / 'program.py'",
     "labkit/parallel/ring/given.py": "",
     "solutions/phase1/ring.py": "from labkit.parallel.ring import given",
     "solutions/phase1/two_rings.py": "from labkit.exercises import ring",
@@ -48,6 +55,12 @@ def __getattr__(name): ...
     "tests/test_all.py": "from labkit import catalogue\ncatalogue.all_exercises()",
     "tests/test_words.py": "TEXT = 'a ring of ranks'",
     "tests/test_cli.py": "from labkit import cli",
+    "tests/test_dance.py": "COMMAND = ['python', '-m', 'labkit', 'dance']",
+    "tests/test_help.py": "TEXT = 'labkit dance --help'",
+    "tests/test_agent.py": "COMMAND = ['python', '-m', 'labkit.agent']",
+    "tests/test_near.py": "from labkit.near import starter",
+    "tests/test_far.py": "from labkit import far",
+    "tests/test_through.py": "from autograder.mutants import judging\nfor rubric in judging.rubrics(): pass",
     "tests/bench/test_bench.py": "from labkit import cli",
     "tests/bench/conftest.py": "",
     "tests/programs/crash.py": "",
@@ -81,6 +94,9 @@ def reached(reach: Reach, *changed: str) -> set[str]:
         ("labkit/lazy.py", {"tests/test_lazy.py"}),
         ("labkit/started.py", {"tests/test_starter.py"}),
         ("labkit/page/static/page.js", {"tests/test_page.py"}),
+        ("labkit/dance.py", {"tests/test_dance.py", "tests/test_help.py"}),
+        ("labkit/agent/__main__.py", {"tests/test_agent.py"}),
+        ("labkit/near/program.py", {"tests/test_near.py", "tests/test_far.py"}),
         ("docs/guide.md", {"tests/test_docs.py"}),
         ("tests/bench/conftest.py", {"tests/bench/test_bench.py"}),
         ("tests/programs/crash.py", {"tests/programs/test_programs.py"}),
@@ -97,7 +113,8 @@ def test_an_exercise_reaches_who_builds_on_it_and_its_part_of_what_goes_through_
     # a command imports it within a function: its own tests call that, those of other commands do not
     assert reached(small, changed) == {"tests/test_rings.py", "tests/bench/test_bench.py", *notebooks}
     assert small.selection([changed]).modules["tests/test_all.py"] == {"ring", "two_rings"}
-    assert small.selection(["solutions/phase1/two_rings.py"]).modules["tests/test_all.py"] == {"two_rings"}
+    only = small.selection(["solutions/phase1/two_rings.py"]).modules
+    assert only["tests/test_all.py"] == only["tests/test_through.py"] == {"two_rings"}
 
 
 @pytest.mark.parametrize("changed", ["lab", "strange.bin", "labkit/gone.py"])
@@ -130,3 +147,19 @@ def test_a_leaf_reaches_little_and_the_core_nearly_all(here: Reach) -> None:
     core = select(here, "labkit/clusters/forkserver/client.py").modules
     assert len(leaf) < 0.2 * len(core)
     assert {"tests/clusters/local/test_ranks.py", "tests/notebook/test_torchrun_magic.py"} <= core.keys()
+
+
+@pytest.mark.parametrize(
+    ("changed", "test"),
+    [
+        ("autograder/rubrics/phase1_data_parallel/collectives.py", "tests/exercises/test_rubrics.py"),
+        ("autograder/batch/command.py", "tests/autograder/test_batch_settings.py"),
+        ("autograder/demo.py", "tests/autograder/test_demo.py"),
+        ("autograder/nbgrader_config.py", "tests/autograder/test_whole_course.py"),
+        ("labkit/clusters/agent/__main__.py", "tests/clusters/agent/test_nodes.py"),
+        ("labkit/clusters/forkserver/launch.py", "tests/clusters/local/test_ranks.py"),
+        ("labkit/launch/command.py", "tests/launch/test_detached.py"),
+    ],
+)
+def test_what_processes_of_a_test_import_reaches_it(here: Reach, changed: str, test: str) -> None:
+    assert test in select(here, changed).modules
