@@ -59,6 +59,7 @@ def test_ranks_of_both_nodes_start_again(pair: Agents) -> None:
     states: list[State] = []
     source = """
 print("start", flush=True)
+dist.barrier()  # the others have printed, too
 if rank == 3 and restarts == 0:
     raise ValueError("bad luck")
 dist.barrier()
@@ -68,7 +69,7 @@ dist.barrier()
     # torch's agent of the other node counts no restart when it sees the failed one wait before its own ranks fail
     counted = [None, None, 1, 1]
     assert result.values == [(rank, counted[rank], 4.0, str(rank // 2), str(rank % 2)) for rank in range(4)]
-    assert result.notes == ("restarted once after rank 3 failed: ValueError at Cell In[3], line 10",)
+    assert result.notes == ("restarted once after rank 3 failed: ValueError at Cell In[3], line 11",)
     assert [r.output for r in result.ranks] == ["start\n" * 2] * 4
     assert result.trace.world_size == 4 and {event.rank for event in result.trace.events} == {0, 1, 2, 3}
     assert [state.phase for state in states if state.ended == 0] == ["running", "restarting", "running"]
