@@ -158,7 +158,7 @@ def test_a_leaf_reaches_little_and_the_core_nearly_all(here: Reach) -> None:
         ("autograder/nbgrader_config.py", "tests/autograder/test_whole_course.py"),
         ("labkit/clusters/agent/__main__.py", "tests/clusters/agent/test_nodes.py"),
         ("labkit/clusters/forkserver/launch.py", "tests/clusters/local/test_ranks.py"),
-        ("labkit/launch/command.py", "tests/launch/test_detached.py"),
+        ("labkit/__main__.py", "tests/launch/test_detached.py"),
     ],
 )
 def test_what_processes_of_a_test_import_reaches_it(here: Reach, changed: str, test: str) -> None:
