@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from labkit.imported_modules import ImportedModules
+from labkit.imported_modules import NamesInModules
 from labkit.torch_versions.dispatch import has_modes, no_modes
 from labkit.torch_versions.dtensors import local_part
 from labkit.torch_versions.fake_tensors import FakeTensor
@@ -100,18 +100,7 @@ def ddp_afresh(found: list[Any], groups: list[dist.ProcessGroup]) -> None:
             register(ddp.reducer, state, hook)
 
 
-def _with_meshes() -> list[dict[str, Any]]:
-    """The namespaces of torch's modules that imported `init_device_mesh` by name, and of its own."""
-    for name in _imported.new():
-        namespace = getattr(sys.modules[name], "__dict__", {})
-        if "init_device_mesh" in namespace:
-            _namespaces_with_meshes.append(namespace)
-    return _namespaces_with_meshes
-
-
-_imported = ImportedModules()
-_namespaces_with_meshes: list[dict[str, Any]] = []
-_with_meshes()  # once for all forks
+_meshes = NamesInModules("init_device_mesh")
 
 
 @functools.cache
@@ -130,9 +119,9 @@ def meshes_apart() -> None:
         return method
 
     initial = device_mesh.init_device_mesh
-    for namespace in _with_meshes():
-        if namespace["init_device_mesh"] is initial:
-            namespace["init_device_mesh"] = apart(initial)
+    for _, namespace, name in _meshes.find():
+        if namespace[name] is initial:
+            namespace[name] = apart(initial)
     mesh = device_mesh.DeviceMesh
     for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "from_group"):
         if callable(vars(mesh).get(name)):

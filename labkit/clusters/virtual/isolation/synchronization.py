@@ -28,7 +28,7 @@ import torch
 
 from labkit.clusters.virtual.endpoints.waits import Wait
 from labkit.clusters.virtual.isolation.current import here
-from labkit.imported_modules import ImportedModules
+from labkit.imported_modules import NamesInModules
 
 _CLUSTERS = f"{Path(__file__).parents[2]}/"
 _guard: Any = _thread.RLock()
@@ -374,19 +374,7 @@ _real_future_wait: Any = torch.futures.Future.wait
 _real_receive: Any = multiprocessing.connection.Connection._recv  # type: ignore[attr-defined]  # what blocks in it
 
 
-def _with_primitives() -> list[tuple[dict[str, Any], str]]:
-    """What may be a primitive in the modules imported so far: the namespace, and the name in it."""
-    for name in _imported.new():
-        if name not in ("_thread", "_queue") and not name.startswith(("labkit.clusters.", "importlib")):
-            namespace = getattr(sys.modules[name], "__dict__", {})
-            _places_of_primitives.extend((namespace, attribute) for attribute in _PRIMITIVES if attribute in namespace)
-    return _places_of_primitives
-
-
-_PRIMITIVES = ("Lock", "RLock", "_allocate_lock", "SimpleQueue")
-_imported = ImportedModules()
-_places_of_primitives: list[tuple[dict[str, Any], str]] = []
-_with_primitives()  # once for all forks
+_primitives = NamesInModules("Lock", "RLock", "_allocate_lock", "SimpleQueue")
 
 
 def separate() -> None:
@@ -396,10 +384,12 @@ def separate() -> None:
         threading.RLock: RLock,
         _real_simple_queue: SimpleQueue,
     }
-    for namespace, attribute in _with_primitives():
-        value = namespace[attribute]
+    for module, namespace, name in _primitives.find():
+        if module in ("_thread", "_queue") or module.startswith(("labkit.clusters.", "importlib")):
+            continue
+        value = namespace[name]
         if callable(value) and value.__class__.__hash__ is not None and value in originals:
-            namespace[attribute] = originals[value]
+            namespace[name] = originals[value]
     replaced: Any = threading.Thread
     replaced.join, replaced.is_alive = Thread.join, Thread.is_alive
     replaced = threading.Event
