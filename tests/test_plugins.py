@@ -312,7 +312,8 @@ def test_a_test_is_run_until_it_fails_beside_busy_processes(tmp_path: Path) -> N
     assert first.startswith("run 1: 1 passed in ") and second.startswith("run 2: 1 passed in ")
     assert third.startswith("run 3: 1 failed in ")
     assert "in the third" in failure and failure[-1].startswith("runs that passed before: 2; output: ")
-    assert "in the third" in (tmp_path / ".labkit" / "until_failure.txt").read_text()
+    (kept,) = (tmp_path / ".labkit" / "until_failure").iterdir()
+    assert failure[-1].endswith(f"output: {kept.relative_to(tmp_path)}") and "in the third" in kept.read_text()
     runs = [line.split() for line in (tmp_path / "runs").read_text().splitlines()]
     assert len({pid for pid, _ in runs}) == 3 and {count for _, count in runs} == {"2"}
 
@@ -340,6 +341,17 @@ def test_ctrl_c_ends_it_with_the_number_of_runs(tmp_path: Path, number: int) -> 
     assert running.returncode == 0 and output.splitlines()[-1] == "no failure; runs that passed: 1", output
     assert (tmp_path / "torn-down").exists() and len(children) == 2
     assert not any(child.is_running() for child in children)
+    assert not any((tmp_path / ".labkit" / "until_failure").iterdir())
+
+
+def test_ctrl_c_shows_what_has_failed_by_then(tmp_path: Path) -> None:
+    fails = "def test_fails():\n    print('in the first')\n    assert False\n"
+    running = until_failure(tmp_path, fails + RUNS_FOR_LONG.replace("if number else 0", ""))
+    wait_until((tmp_path / "begun-0").exists)
+    running.send_signal(signal.SIGINT)
+    output, _ = running.communicate()
+    assert running.returncode == 1 and "in the first" in output, output
+    assert "runs that passed before: 0" in output.splitlines()[-1]
 
 
 def test_what_is_no_test_is_no_failure(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """`./lab test --until-failure TEST... --busy 8`: run tests again and again, on a busy machine, until they fail.
 
 Each run is a pytest process of its own. When one fails, its output is shown and kept, and its exit status is passed on.
-Ctrl-C ends it, with the number of runs that have passed and exit status 0. Other options are pytest's.
+Ctrl-C ends it, with the number of runs that have passed and exit status 0, unless a test of the interrupted run has
+failed by then. Other options are pytest's.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 
 from busy_machine import busy
 
-OUTPUT = Path(".labkit", "until_failure.txt")
-"""File for the output of the run that has failed."""
+OUTPUTS = Path(".labkit", "until_failure")
+"""Folder with the output of the runs that failed; a file of each command, as several may run in one checkout."""
 
 
 def run_once(arguments: list[str], output: Path) -> int:
-    """Run pytest, which prints into that file; return its exit status."""
+    """Run pytest, which prints into that file; return its exit status. At Ctrl-C, pytest prints what has failed."""
     command = [sys.executable, "-m", "pytest", *arguments]
     with output.open("wb") as file:
         # in a session of its own: Ctrl-C reaches it once, from here, and it has its time to end what it has started
@@ -53,22 +55,28 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUTS.mkdir(parents=True, exist_ok=True)
+    output = OUTPUTS / f"{os.getpid()}.txt"
     passed = 0
-    try:
-        with busy(own.busy):
-            while True:
-                status = run_once(arguments, OUTPUT)
-                lines = OUTPUT.read_text(errors="replace").splitlines()
-                print(f"run {passed + 1}: {lines[-1].strip('= ') if lines else 'no output'}", flush=True)
-                if status != 0:
-                    break
-                passed += 1
-    except KeyboardInterrupt:
-        print(f"\nno failure; runs that passed: {passed}", flush=True)
-        return 0
-    print(*lines, f"runs that passed before: {passed}; output: {OUTPUT}", sep="\n")
-    return status
+    interrupted = False
+    with busy(own.busy):
+        while True:
+            try:
+                status = run_once(arguments, output)
+            except KeyboardInterrupt:
+                interrupted = True
+            lines = output.read_text(errors="replace").splitlines()
+            last = lines[-1].strip("= ") if lines else "no output"
+            if interrupted and not re.search(r"\d+ (failed|error)", last):
+                output.unlink()
+                print(f"\nno failure; runs that passed: {passed}", flush=True)
+                return 0
+            print(f"run {passed + 1}: {last}", flush=True)
+            if interrupted or status != 0:
+                break
+            passed += 1
+    print(*lines, f"runs that passed before: {passed}; output: {output}", sep="\n")
+    return 1 if interrupted else status
 
 
 if __name__ == "__main__":
