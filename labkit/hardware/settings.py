@@ -32,6 +32,8 @@ def with_settings(cluster: Topology, settings: Mapping[str, Any]) -> Topology:
     Named parts are replaced before their fields, in whatever order they are given; another `gpu` also brings its own
     link to the host. The part's `source` then lists what was set. Raises ValueError naming the setting.
     """
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"settings must be a table such as {{'gpu.memory_gb': 40}}, got {settings!r}")
     parts = {name: value for name, value in settings.items() if name in TABLES}
     if "gpu" in parts:
         cluster = replace(cluster, **nodes_with(parts.pop("gpu")))
@@ -46,7 +48,12 @@ def with_settings(cluster: Topology, settings: Mapping[str, Any]) -> Topology:
 
 def part(what: str, value: Any) -> Any:
     """Look up a part of a cluster by name; an object is returned unchanged. Raises ValueError."""
-    return look_up(what, value, TABLES[what]) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return look_up(what, value, TABLES[what])
+    kind = type(next(iter(TABLES[what].values())))
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} must be a name or a {kind.__name__}, got {value!r}")
+    return value
 
 
 def nodes_with(gpu: Any) -> dict[str, Any]:
@@ -55,12 +62,9 @@ def nodes_with(gpu: Any) -> dict[str, Any]:
 
     Raises ValueError.
     """
-    names = [name.strip() for name in gpu.split(",")] if isinstance(gpu, str) else gpu
-    found = [part("gpu", one) for one in names] if isinstance(names, (list, tuple)) else [names]
-    for one in found or [gpu]:
-        if not isinstance(one, GPU):
-            raise ValueError(f"gpu must be a name or a GPU, got {one!r}")
-    return {"gpu": found[0], "gpus": tuple(found) if len(found) > 1 else ()}
+    given = [name.strip() for name in gpu.split(",")] if isinstance(gpu, str) else gpu
+    kinds = [part("gpu", one) for one in (given if isinstance(given, list | tuple) and given else [given])]
+    return {"gpu": kinds[0], "gpus": tuple(kinds) if len(kinds) > 1 else ()}
 
 
 def look_up(what: str, name: str, table: Mapping[str, T]) -> T:

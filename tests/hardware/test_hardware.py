@@ -11,6 +11,7 @@ import pytest
 
 from labkit import virtual
 from labkit.clusters.job import InvalidJob
+from labkit.clusters.virtual import kill
 from labkit.hardware import GPU, GPUS, LINKS, PRESETS, STORAGE, Link, Topology, topology
 
 PUBLISHED = Path(__file__).with_name("published_gemm.csv")
@@ -107,6 +108,14 @@ def test_storage_writes_and_reads_at_its_rates() -> None:
         ({"storage": "nvme"}, "nvme-a100"),
         ({"host_link": "pcie9"}, "pcie"),
         ({"gpu": "h100"}, "h100-80gb"),
+        ({"preset": 4}, "preset must be .* got 4; 4 GPUs in a node are nproc_per_node=4"),
+        ({"preset": 2.5}, "preset must be a cluster's name, such as 'dgx-a100', got 2.5"),
+        ({"gpu": ["t4", 4]}, "gpu must be a name or a GPU, got 4"),
+        ({"inter_node": 4}, "inter_node must be a name or a Link, got 4"),
+        ({"storage": LINKS["ib-hdr"]}, "storage must be a name or a Storage, got Link"),
+        ({"settings": 4}, "settings must be a table"),
+        ({"faults": kill(rank=1, at=0.5)}, "faults must be a list"),
+        ({"faults": [3]}, "faults are made by kill"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(options: dict[str, object], said: str) -> None:

@@ -128,7 +128,9 @@ def from_plain(data: Sequence[Mapping[str, Any]]) -> tuple[Fault, ...]:
 
 
 def check(faults: Sequence[Fault], topology: Topology) -> None:
-    """Raises ValueError if a fault names a rank or a node that the topology does not have."""
+    """Raises ValueError if a fault names a rank or a node that the topology does not have, and for what is no list."""
+    if not isinstance(faults, list | tuple):
+        raise ValueError(f"faults must be a list, [kill(rank=1, at=0.5)] for example, got {faults!r}")
     for fault in faults:
         if not isinstance(fault, Fault):
             raise ValueError(f"faults are made by kill, slow, link and jitter, got {fault!r}")
