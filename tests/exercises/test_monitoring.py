@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import ModuleType, SimpleNamespace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import BROKEN_SECONDS
 
+from autograder.judge import hidden_rubric
+from autograder.mutants import judging
 from labkit import Job, catalogue, local, virtual
+from labkit.checks import Args, CheckFailed, Draw
 
 EXERCISE = catalogue.find("monitoring")
 MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}
@@ -34,6 +40,24 @@ assert len(set(plain)) == len(set(found)) == len(set(zip(plain, found)))
 def test_fingerprints_tell_apart_what_sha256_tells_apart(**how: int) -> None:
     cell = FINGERPRINTS.format(**how)
     virtual(nproc_per_node=1).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
+
+
+@pytest.mark.parametrize("name", ["sum_alone", "regular_weights"])
+def test_no_draw_of_the_hidden_check_hides_a_regular_sum(name: str) -> None:
+    rubric = hidden_rubric(EXERCISE)
+    (hashes,) = (check for check in rubric.checks if check.name == "hashes")
+    mutant = ModuleType(name)
+    exec(judging.mutants_of(rubric).text(name), mutant.__dict__)
+
+    def call(_: object, given: list[Args]) -> SimpleNamespace:
+        return SimpleNamespace(values=[[int(mutant.fingerprint(tensor)) for tensor in one.args[0]] for one in given])
+
+    ranks = SimpleNamespace(call=call)
+    for seed in range(200):
+        with pytest.raises(CheckFailed):
+            hashes(
+                submission=SimpleNamespace(used_by=lambda _: None), ranks=lambda _: ranks, draw=Draw(seed, hashes.name)
+            )
 
 
 # what is planted is given as numbers, so real processes must find it, too, however slow the machine is
