@@ -67,7 +67,7 @@ def topology(preset: str | None = None, *, settings: Mapping[str, Any] | None = 
     if preset is None:
         base = _DEFAULT
     elif not isinstance(preset, str):
-        hint = f"; {preset} GPUs in a node are nproc_per_node={preset}" if isinstance(preset, int) else ""
+        hint = f"; {preset} GPUs in a node are nproc_per_node={preset}" if type(preset) is int else ""
         raise ValueError(f"preset must be a cluster's name, such as 'dgx-a100', got {preset!r}{hint}")
     elif files.is_file(preset):
         base = files.cluster(preset, PRESETS, _DEFAULT)

@@ -10,9 +10,9 @@ from dataclasses import replace
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from labkit.hardware.gpus import GPU, GPUS
-from labkit.hardware.links import LINKS, Link
-from labkit.hardware.storage import STORAGE, Storage
+from labkit.hardware.gpus import GPUS
+from labkit.hardware.links import LINKS
+from labkit.hardware.storage import STORAGE
 from labkit.hardware.topology import Topology
 
 T = TypeVar("T")
@@ -119,8 +119,6 @@ def _replaced(owner: T, field: str, value: Any, name: str) -> T:
             raise ValueError(f"{name} must be a whole number, got {value!r}")
         elif str in allowed and not isinstance(value, str):
             raise ValueError(f"{name} must be a text, got {value!r}")
-        elif (parts := [one for one in allowed if one in (GPU, Link, Storage)]) and type(value) not in parts:
-            raise ValueError(f"{name} must be a name or a {parts[0].__name__}, got {value!r}")
     try:
         made: T = replace(owner, **{field: value})  # type: ignore[type-var]  # any of the dataclasses here
     except ValueError as error:

@@ -49,8 +49,8 @@ def test_no_draw_of_the_hidden_check_hides_a_regular_sum(name: str) -> None:
     mutant = ModuleType(name)
     exec(judging.mutants_of(rubric).text(name), mutant.__dict__)
 
-    def call(_: object, given: list[Args]) -> SimpleNamespace:
-        return SimpleNamespace(values=[[int(mutant.fingerprint(tensor)) for tensor in one.args[0]] for one in given])
+    def call(_: object, inputs: list[Args]) -> SimpleNamespace:
+        return SimpleNamespace(values=[[int(mutant.fingerprint(tensor)) for tensor in one.args[0]] for one in inputs])
 
     ranks = SimpleNamespace(call=call)
     for seed in range(200):

@@ -58,25 +58,26 @@ def main() -> int:
     OUTPUTS.mkdir(parents=True, exist_ok=True)
     output = OUTPUTS / f"{os.getpid()}.txt"
     passed = 0
-    interrupted = False
-    with busy(own.busy):
-        while True:
-            try:
-                status = run_once(arguments, output)
-            except KeyboardInterrupt:
-                interrupted = True
-            lines = output.read_text(errors="replace").splitlines()
-            last = lines[-1].strip("= ") if lines else "no output"
-            if interrupted and not re.search(r"\d+ (failed|error)", last):
-                output.unlink()
-                print(f"\nno failure; runs that passed: {passed}", flush=True)
-                return 0
-            print(f"run {passed + 1}: {last}", flush=True)
-            if interrupted or status != 0:
-                break
-            passed += 1
-    print(*lines, f"runs that passed before: {passed}; output: {output}", sep="\n")
-    return 1 if interrupted else status
+    try:
+        with busy(own.busy):
+            while (status := run_once(arguments, output)) == 0:
+                passed += 1
+                print(f"run {passed}: {closing_line(output)}", flush=True)
+    except KeyboardInterrupt:
+        status = 1 if re.search(r"\d+ (failed|error)", closing_line(output)) else 0
+    if status == 0:
+        output.unlink(missing_ok=True)
+        print(f"\nno failure; runs that passed: {passed}", flush=True)
+        return 0
+    print(f"run {passed + 1}: {closing_line(output)}", output.read_text(errors="replace"), sep="\n", end="")
+    print(f"runs that passed before: {passed}; output: {output}")
+    return status
+
+
+def closing_line(output: Path) -> str:
+    """The last line of a run's output, without pytest's frame."""
+    lines = output.read_text(errors="replace").splitlines() if output.exists() else []
+    return lines[-1].strip("= ") if lines else "no output"
 
 
 if __name__ == "__main__":
