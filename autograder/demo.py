@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 from traitlets.config import Config
 
-from autograder.course import Course, CourseFailed, Mark
+from autograder.course_folder import Course, CourseFailed, Mark
 from autograder.judge import hidden_rubric
 from autograder.measurable import left_out
 from autograder.mutants import Mutants

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from autograder.course import CONFIG_FILE
+from autograder.course_folder import CONFIG_FILE
 from labkit import catalogue
 from labkit.commands import CommandError
 from labkit.start import become_jupyterlab

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.cells import exercise_cell, graded_exercise
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.submissions import with_module
 from labkit import catalogue
 

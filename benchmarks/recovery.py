@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit import catalogue
-from labkit.parallel.fault_tolerance import ElasticConfig, Journal
+from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig, Journal
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "benchmarks" / "recovery_program.py"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from labkit.clusters.slurm import slurm as slurm
     from labkit.clusters.virtual import virtual as virtual
     from labkit.clusters.virtual.device.supposed import suppose as suppose
-    from labkit.parallel.scaling_study import ScalingPoint
+    from labkit.course.phase4_production.scaling_study.given import ScalingPoint
     from labkit.trace import Trace as Trace
 
 # looked up at first use: importing labkit must not import torch, so that the command line answers at once

@@ -300,7 +300,7 @@ def _tune(options: argparse.Namespace) -> int:
         raise CommandError("give either FILE, with an objective and --space, or --model")
     if options.model is not None and options.space:
         raise CommandError("--space is for FILE; a model's layouts are searched as they are")
-    from labkit.parallel.autotune import command
+    from labkit.course.phase4_production.autotune.given import command
 
     try:
         if options.model is not None:

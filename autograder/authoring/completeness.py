@@ -46,7 +46,7 @@ def files(exercise: Exercise) -> list[Path]:
 def pages(phases: set[str]) -> list[Path]:
     """Pages on which all exercises stand together, below the course's folder."""
     guidelines = [Path("templates", phase, "README.md") for phase in sorted(phases)]
-    return [catalogue_path().relative_to(root()), Path("README.md"), Path("autograder/rubrics/README.md"), *guidelines]
+    return [catalogue_path().relative_to(root()), Path("README.md"), Path("autograder/course/README.md"), *guidelines]
 
 
 def faults() -> list[str]:

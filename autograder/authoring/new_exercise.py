@@ -58,7 +58,7 @@ def main(name: str, number: int | None) -> int:
     _add_to_readme(exercise)
     if sync.main() != 0:
         raise CommandError("the new files are not in sync; see above")
-    _write(root() / "autograder/rubrics/README.md", judging.page())
+    _write(root() / "autograder/course/README.md", judging.page())
     if faults := completeness.faults():
         raise CommandError("the tree is not whole: " + "; ".join(faults))
     print(f"made exercise {entry.number:02}, {name}. To be filled in:")

@@ -21,7 +21,7 @@ from autograder.batch.settings import BadSetting, read_settings
 from autograder.batch.show import Show, as_json
 from autograder.batch.status import status_of
 from autograder.batch.terminal import harmless
-from autograder.course import Course, CourseFailed
+from autograder.course_folder import Course, CourseFailed
 from autograder.judge import BrokenRubric
 from autograder.marks.export import FORMATS
 from autograder.marks.late import BrokenExtensions

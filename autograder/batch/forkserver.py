@@ -27,7 +27,7 @@ import torch
 from traitlets.config import Config
 
 from autograder.batch.configured import configured_grader
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.intake import IntakeFailed
 from autograder.intake.stamps import FORMAT
 from autograder.judge import BrokenRubric

@@ -19,7 +19,7 @@ from autograder.batch.gradebook import one_engine
 from autograder.batch.launch import WorkerForkServer
 from autograder.batch.lock import grading_alone
 from autograder.batch.pool import Outcome, Pool
-from autograder.course import Course, CourseFailed, Mark
+from autograder.course_folder import Course, CourseFailed, Mark
 from autograder.grading import is_judged, rubric_of
 from autograder.marks.late import EXTENSIONS, read_extensions
 from autograder.measurable import unmeasurable

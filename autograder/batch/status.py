@@ -16,7 +16,7 @@ from autograder.batch.run import (
     why_nothing,
     with_hand_marks,
 )
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.verdicts.grader import NotebookGrader
 from autograder.verdicts.store import GradingTask, VerdictStore
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from traitlets.config import Config
 
 from autograder.classroom.folders import Folders, give
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.judge import hidden_rubric
 from autograder.mutants import Mutants
 from autograder.submissions import with_module

@@ -28,7 +28,7 @@ from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.exchange import ReleaseFeedback
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission
 from autograder.classroom.overview.judged import judged_exercises
-from autograder.course import Course, CourseFailed
+from autograder.course_folder import Course, CourseFailed
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
 from autograder.intake.keeping import bring_back, discard_files

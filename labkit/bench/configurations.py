@@ -14,7 +14,7 @@ from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.local import local
 from labkit.clusters.virtual import VirtualCluster
 from labkit.hardware import Topology
-from labkit.parallel.scaling_study import Measurement, Origin, predicted
+from labkit.course.phase4_production.scaling_study.given import Measurement, Origin, predicted
 from labkit.predict import Plan
 from labkit.predict.describe import Convolutional
 from labkit.predict.plan import Precision

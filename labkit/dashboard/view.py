@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from labkit.parallel.monitoring.json_lines import LineReader
+from labkit.course.phase4_production.monitoring.given.json_lines import LineReader
 
 MOST_BINS = 120
 """Columns of the page's pictures."""

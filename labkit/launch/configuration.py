@@ -25,8 +25,8 @@ from labkit.clusters import Script, kinds
 from labkit.commands import CommandError, require_file
 from labkit.launch.deepspeed_file import require_deepspeed_file
 from labkit.launch.programs import Program
-from labkit.parallel.image_classification import command as image_classification
-from labkit.parallel.llm_13b import command as llm_13b
+from labkit.course.phase4_production.image_classification.given import command as image_classification
+from labkit.course.phase4_production.llm_13b.given import command as llm_13b
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ PROGRAMS: Mapping[str, _Command] = {
     ),
     "llm_13b": _Command(
         llm_13b.parser,
-        "from labkit.exercises import llm_13b\nfrom labkit.parallel.llm_13b import command\n\ncommand.main(llm_13b)\n",
+        "from labkit.exercises import llm_13b\nfrom labkit.course.phase4_production.llm_13b.given import command\n\ncommand.main(llm_13b)\n",
     ),
 }
 """Exercises with a command."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.commands import CommandError, require_file
-from labkit.parallel.zero.deepspeed_config import require_deepspeed_config
+from labkit.course.phase3_multi_node.zero.given.deepspeed_config import require_deepspeed_config
 
 
 def require_deepspeed_file(file: Path) -> None:

@@ -9,7 +9,7 @@ from labkit.plots.curve import Curve, draw, labels_of, legend
 from labkit.plots.picture import Picture
 
 if TYPE_CHECKING:
-    from labkit.parallel.scaling_study import Origin, ScalingPoint
+    from labkit.course.phase4_production.scaling_study.given import Origin, ScalingPoint
 
 _CLOCKS: dict[Origin, Literal["modelled", "measured", "formula"]] = {
     "real": "measured", "virtual": "modelled", "predict": "formula",

@@ -1,4 +1,4 @@
-"""Find the questions of an exercise: `labkit/questions/PHASE/NAME.py` with its list `QUESTIONS`."""
+"""Find the questions of an exercise: `labkit/course/PHASE/NAME/questions.py` with its list `QUESTIONS`."""
 
 from __future__ import annotations
 

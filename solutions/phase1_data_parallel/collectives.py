@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from labkit.parallel.collective_arguments import combining, contiguous, group_ranks, require_member
+from labkit.course.collective_arguments import combining, contiguous, group_ranks, require_member
 
 __all__ = ["all_gather", "all_reduce_naive", "all_reduce_recursive_doubling", "all_reduce_tree", "broadcast", "reduce"]
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.parallel.process_group.arguments import metric_value, require_process_group
+from labkit.course.phase1_data_parallel.process_group.given.arguments import metric_value, require_process_group
 
 __all__ = [
     "DDPConfig", "all_reduce_metrics", "barrier", "cleanup", "is_main_process", "rank_zero_first", "setup_distributed",

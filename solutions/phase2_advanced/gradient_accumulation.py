@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.parallel.gradient_accumulation.arguments import check_accumulator, check_loss
+from labkit.course.phase2_advanced.gradient_accumulation.given.arguments import check_accumulator, check_loss
 
 __all__ = ["GradientAccumulator"]
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed import ProcessGroup
 
-from labkit.parallel.pipeline import arguments
-from labkit.parallel.pipeline.messages import PipelineMessages, slots_of_rank
-from labkit.parallel.pipeline.schedules import Action, Schedule, Step, bubble_fraction, most_in_flight, schedule_orders
+from labkit.course.phase2_advanced.pipeline_parallel.given import arguments
+from labkit.course.phase2_advanced.pipeline_parallel.given.messages import PipelineMessages, slots_of_rank
+from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import Action, Schedule, Step, bubble_fraction, most_in_flight, schedule_orders
 
 __all__ = [
     "Action", "PipelineParallel", "PipelineStage", "bubble_fraction", "get_pipeline_schedule", "gpipe_schedule",

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from labkit.models.gpt import Block, GPTConfig
-from labkit.parallel.tensor import parts as parts
-from labkit.parallel.tensor.layers import BlockPart, ColumnPart, RowPart, VocabPart
-from labkit.parallel.tensor.parts import all_gather_parts, apply_in_group, part_of
+from labkit.course.phase2_advanced.tensor_parallel.given import parts as parts
+from labkit.course.phase2_advanced.tensor_parallel.given.layers import BlockPart, ColumnPart, RowPart, VocabPart
+from labkit.course.phase2_advanced.tensor_parallel.given.parts import all_gather_parts, apply_in_group, part_of
 
 __all__ = [
     "ColumnParallelLinear", "RowParallelLinear", "TensorParallelTransformer", "VocabParallelEmbedding", "copy_to_group",

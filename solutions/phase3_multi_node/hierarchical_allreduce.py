@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from labkit.parallel.hierarchical_allreduce import (
+from labkit.course.phase3_multi_node.hierarchical_allreduce.given import (
     Placement,
     RanksPerNode,
     cards_of,

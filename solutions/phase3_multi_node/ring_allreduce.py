@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from labkit.parallel.collective_arguments import combining, contiguous, group_ranks
+from labkit.course.collective_arguments import combining, contiguous, group_ranks
 
 __all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.parallel import zero as given
-from labkit.parallel.zero import FSDPTrainer, ZeROConfig, create_deepspeed_config, initialize_deepspeed
+from labkit.course.phase3_multi_node.zero import given
+from labkit.course.phase3_multi_node.zero.given import FSDPTrainer, ZeROConfig, create_deepspeed_config, initialize_deepspeed
 
 __all__ = [
     "FSDPTrainer",

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.parallel import checkpointing as given
-from labkit.parallel.checkpointing import CheckpointError, Storage
+from labkit.course.phase4_production.checkpointing import given
+from labkit.course.phase4_production.checkpointing.given import CheckpointError, Storage
 
 __all__ = ["CheckpointError", "DistributedCheckpointer"]
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from labkit.exercises import ddp, zero
-from labkit.parallel import scaling_study as given
-from labkit.parallel.scaling_study import Cost, Fit, Measurement, ScalingPoint, Workload
+from labkit.course.phase4_production.scaling_study import given
+from labkit.course.phase4_production.scaling_study.given import Cost, Fit, Measurement, ScalingPoint, Workload
 
 __all__ = ["ScalabilityBenchmark", "amdahl", "gustafson", "most_useful_gpus", "training", "usl"]
 

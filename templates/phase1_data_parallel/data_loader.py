@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from labkit.parallel.data_loader.arguments import known_device, require_integer, require_iterable
-from labkit.parallel.data_loader.device_copies import DeviceCopies
+from labkit.course.phase1_data_parallel.data_loader.given.arguments import known_device, require_integer, require_iterable
+from labkit.course.phase1_data_parallel.data_loader.given.device_copies import DeviceCopies
 
 __all__ = ["PrefetchLoader", "ShardedSampler"]
 

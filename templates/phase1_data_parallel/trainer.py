@@ -20,8 +20,8 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.exercises import collectives
-from labkit.parallel.collective_arguments import group_ranks
-from labkit.parallel.trainer.arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
+from labkit.course.collective_arguments import group_ranks
+from labkit.course.phase1_data_parallel.trainer.given.arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
 
 __all__ = ["REDUCTIONS", "DataParallelTrainer", "StepMetrics", "scaled_learning_rate"]
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from labkit import to_device, to_host
-from labkit.parallel.activation_checkpointing.offloading import is_parameter, storage_device
-from labkit.parallel.activation_checkpointing.recomputation import (
+from labkit.course.phase2_advanced.activation_checkpointing.given.offloading import is_parameter, storage_device
+from labkit.course.phase2_advanced.activation_checkpointing.given.recomputation import (
     AllRecomputed,
     SavedArguments,
     SavedAutocast,

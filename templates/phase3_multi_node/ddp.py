@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.exercises import data_loader, process_group, trainer
-from labkit.parallel.ddp import BucketedModule, CheckpointFile, Training, broadcast_together, weak
+from labkit.course.phase3_multi_node.ddp.given import BucketedModule, CheckpointFile, Training, broadcast_together, weak
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.parallel import local_sgd as given
+from labkit.course.phase3_multi_node.local_sgd import given
 
 __all__ = ["BatchBalancer", "DiLoCo", "LocalSGD", "balance_batches", "weighted_average"]
 

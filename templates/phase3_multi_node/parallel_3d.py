@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from labkit.exercises import ddp, pipeline_parallel, tensor_parallel
 from labkit.models.gpt import Block, GPTConfig
 from labkit.models.gpt_layers import Embedding, gpt_layers, share
-from labkit.parallel import parallel_3d as given
-from labkit.parallel.parallel_3d import AXES, Coordinates, MeshSizes
+from labkit.course.phase3_multi_node.parallel_3d import given
+from labkit.course.phase3_multi_node.parallel_3d.given import AXES, Coordinates, MeshSizes
 
 __all__ = ["Mesh", "Parallel3DTrainer", "build_mesh"]
 

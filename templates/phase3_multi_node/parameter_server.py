@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.parallel import parameter_server as given
-from labkit.parallel.parameter_server import Kind, Piece, Request, Shard
+from labkit.course.phase3_multi_node.parameter_server import given
+from labkit.course.phase3_multi_node.parameter_server.given import Kind, Piece, Request, Shard
 
 __all__ = ["ParameterServer", "Piece", "Worker", "partition"]
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 from torch.distributed import ProcessGroup
 
 from labkit.hardware import Topology
-from labkit.parallel import autotune as given
-from labkit.parallel.autotune import Measure, Objective, Space, TuningResult
+from labkit.course.phase4_production.autotune import given
+from labkit.course.phase4_production.autotune.given import Measure, Objective, Space, TuningResult
 from labkit.predict import Plan
 from labkit.predict.describe import Description
 

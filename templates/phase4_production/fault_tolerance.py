@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from labkit.clusters import Job
 from labkit.clusters.local import local
-from labkit.parallel import fault_tolerance as given
+from labkit.course.phase4_production.fault_tolerance import given
 
 __all__ = ["ElasticTraining", "goodput", "young_daly_interval"]
 

@@ -18,9 +18,9 @@ from labkit.exercises import (  # isort: skip  # your own
     activation_checkpointing, autotune, checkpointing, fault_tolerance, parallel_3d, zero,
 )  # fmt: skip
 from labkit.hardware import Topology
-from labkit.parallel import llm_13b as given
-from labkit.parallel.autotune import Measurement
-from labkit.parallel.llm_13b import Forecast, Report, TrainingPlan
+from labkit.course.phase4_production.llm_13b import given
+from labkit.course.phase4_production.autotune.given import Measurement
+from labkit.course.phase4_production.llm_13b.given import Forecast, Report, TrainingPlan
 from labkit.predict import Plan, Prediction, Transformer, predict
 
 __all__ = ["MeshCheckpointer", "build", "forecast", "generate", "plan", "train"]

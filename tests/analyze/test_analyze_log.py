@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from labkit.cli import main
-from labkit.parallel.monitoring import Alarm, JsonLines, StepRecord
-from labkit.parallel.monitoring.json_lines import file_of
+from labkit.course.phase4_production.monitoring.given import Alarm, JsonLines, StepRecord
+from labkit.course.phase4_production.monitoring.given.json_lines import file_of
 
 RANKS = 4
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from labkit.cli import main
-from labkit.parallel.scaling_study import Measurement, append
+from labkit.course.phase4_production.scaling_study.given import Measurement, append
 
 GPUS = (1, 2, 4, 8)
 COMMUNICATION = "Try: larger batches for each GPU or gradient accumulation"

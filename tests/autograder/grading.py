@@ -11,7 +11,7 @@ from typing import Any
 from autograder.batch import run
 from autograder.batch.launch import WorkerForkServer, begin
 from autograder.batch.run import NotebookSummary
-from autograder.course import Course
+from autograder.course_folder import Course
 
 
 def grade(course: Course, assignment: str, students: Sequence[str] = (), **options: Any) -> list[NotebookSummary]:

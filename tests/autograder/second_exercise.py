@@ -178,9 +178,9 @@ def add_to(tree: Path) -> None:
     """Write the exercise's files into a course tree; its notebook has an empty exercise cell, for `labkit sync`."""
     files = {
         f"solutions/{NAME}.py": SOLUTION,
-        f"labkit/checks/visible/{NAME}.py": VISIBLE_CHECKS,
-        f"autograder/rubrics/{NAME}.py": RUBRIC,
-        f"autograder/rubrics/{NAME.replace('/', '/mutants/')}.py": MUTANTS,
+        f"labkit/course/{NAME}/checks.py": VISIBLE_CHECKS,
+        f"autograder/course/{NAME}/rubric.py": RUBRIC,
+        f"autograder/course/{NAME}/mutants.py": MUTANTS,
     }
     for name, text in files.items():
         path = tree / name

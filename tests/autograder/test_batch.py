@@ -27,7 +27,7 @@ from autograder.batch.lock import CourseLocked, grading_alone
 from autograder.batch.pool import ATTEMPTS, STUCK, Pool
 from autograder.batch.run import NotebookSummary
 from autograder.batch.terminal import harmless
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.judge import BrokenRubric
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module

@@ -16,7 +16,7 @@ from grading import grade  # beside this file
 from nbgrader.api import Gradebook
 
 from autograder.batch.status import status_of
-from autograder.course import CONFIG_FILE, Course
+from autograder.course_folder import CONFIG_FILE, Course
 from autograder.marks.export import FORMATS
 from autograder.marks.late import BrokenExtensions, LateRule, read_extensions
 from autograder.sandbox import Sandbox

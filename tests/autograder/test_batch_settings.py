@@ -14,7 +14,7 @@ from traitlets.config import Config
 
 from autograder.batch.settings import BadSetting, read_settings
 from autograder.batch.status import status_of
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.sandbox import Sandbox
 
 NAME = second_exercise.NAME

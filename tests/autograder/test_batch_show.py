@@ -13,7 +13,7 @@ from rich.console import Console
 
 from autograder.batch.run import ERROR, GRADED, NotebookSummary, why_nothing
 from autograder.batch.show import Show
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.judge import BrokenRubric, hidden_rubric
 from autograder.verdict import Verdict
 from autograder.verdicts.store import GradingTask

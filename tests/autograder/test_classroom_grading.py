@@ -33,7 +33,7 @@ from autograder.classroom.overview.class_reader import ClassReader, State
 from autograder.classroom.pages.own_course import assignment_facts
 from autograder.classroom.pages.page import waiting_text
 from autograder.classroom.pages.rendering import page
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.intake.keeping import discard_files, write_json
 from autograder.intake.stamps import FORMAT, Record
 from autograder.submissions import with_module

@@ -18,7 +18,7 @@ from small_classroom import Classroom, Hub, small_classroom
 from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.classroom.limits import sandboxes
-from autograder.course import Course
+from autograder.course_folder import Course
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 

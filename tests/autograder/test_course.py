@@ -18,7 +18,7 @@ from browsers import chromium, new_context
 from nbgrader.api import Gradebook
 from system_packages import needs_packages
 
-from autograder.course import CONFIG_FILE, Course, CourseFailed
+from autograder.course_folder import CONFIG_FILE, Course, CourseFailed
 from autograder.marks import new_gradebook
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module

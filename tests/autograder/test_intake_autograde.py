@@ -16,7 +16,7 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeReleaseFeedback
 
-from autograder.course import Course, CourseFailed
+from autograder.course_folder import Course, CourseFailed
 from autograder.intake.autograde import ReceivedExporter
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module

@@ -23,7 +23,7 @@ from nbgrader.exchange import ExchangeError
 from nbgrader.exchange.default import ExchangeReleaseAssignment, ExchangeSubmit
 from traitlets.config import Config
 
-from autograder.course import CONFIG_FILE
+from autograder.course_folder import CONFIG_FILE
 from autograder.intake import read_release, receive
 from autograder.intake.collect import ExchangeCollect
 from autograder.intake.stamps import FORMAT, current_record

@@ -164,7 +164,7 @@ def test_what_a_module_reaches_for_is_found(code: str) -> None:
         "torch.backends.cudnn.benchmark = True",
         "from labkit.exercises import ring_allreduce\nring_allreduce.ring_all_reduce(x)",
         "from labkit import virtual\nimport time, math, threading",
-        "from labkit.parallel.tensor.parts import part_of\npart_of(4)",
+        "from labkit.course.phase2_advanced.tensor_parallel.given.parts import part_of\npart_of(4)",
         "def all_reduce(x):\n    return x\nall_reduce(x)",
         "class Ring:\n    def __init__(self):\n        self.rank = 0\nRing().rank = 2",
         "getattr(x, name)",

@@ -10,7 +10,7 @@ import second_exercise
 from grading import grade  # beside this file
 from traitlets.config import Config
 
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.judge import BrokenRubric, Judge
 from autograder.measurable import unmeasurable
 from autograder.sandbox import Sandbox

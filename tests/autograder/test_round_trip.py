@@ -15,7 +15,7 @@ import pytest
 from nbformat import NotebookNode
 
 from autograder.cells import exercise_cell, graded_exercise, module_text
-from autograder.course import CONFIG_FILE, Course
+from autograder.course_folder import CONFIG_FILE, Course
 from autograder.grading import EMPTY, UNTOUCHED
 from autograder.judge import hidden_rubric
 from autograder.mutants import Mutants
@@ -46,7 +46,7 @@ def command(course: Path, *words: str) -> str:
 
 
 def mutants() -> dict[str, float]:
-    """One each of the lowest, middle and highest marks; tests/exercises/test_rubrics.py judges all of them."""
+    """One each of the lowest, middle and highest marks; tests/course/test_rubrics.py judges all of them."""
     of_marks = {mutant.marks: name for name, mutant in reversed(list(MUTANTS.items()))}
     marks = sorted(of_marks)
     return {of_marks[one]: one for one in (marks[0], marks[len(marks) // 2], marks[-1])}

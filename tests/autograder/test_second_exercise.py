@@ -22,7 +22,7 @@ import contextlib, io, json, sys
 from pathlib import Path
 
 import labkit
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.submissions import with_module
 from labkit.cli import main
 

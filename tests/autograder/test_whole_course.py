@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.course import CONFIG_FILE, Course
+from autograder.course_folder import CONFIG_FILE, Course
 from autograder.grading import UNTOUCHED
 from autograder.judge import hidden_rubric
 from autograder.sandbox import Sandbox

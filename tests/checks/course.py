@@ -63,7 +63,7 @@ def write(root: Path) -> None:
         "labkit/catalogue.toml": CATALOGUE,
         "solutions/phase1_small/largest.py": SOLUTION,
         "templates/phase1_small/largest.py": left_open,
-        "labkit/checks/visible/phase1_small/largest.py": RUBRIC,
+        "labkit/course/phase1_small/largest/checks.py": RUBRIC,
     }
     for name, text in files.items():
         path = root / name

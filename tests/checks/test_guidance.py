@@ -89,7 +89,7 @@ def test_hints_come_one_at_a_time_and_are_remembered(largest: Exercise, capsys: 
 
 
 def test_a_hint_is_for_the_first_todo_that_is_open_or_whose_check_failed(numbered: Exercise, course: Path) -> None:
-    visible = course / "labkit/checks/visible/phase1_small/largest.py"
+    visible = course / "labkit/course/phase1_small/largest/checks.py"
     bodies = {number: [f"about {number}"] for number in range(1, 5)}
     visible.write_text(re.sub(r"HINTS = .*", f"HINTS = {bodies}", visible.read_text()))
     numbered.save(NUMBERED.replace("raise NotImplementedError()", "return x", 1))

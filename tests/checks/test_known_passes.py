@@ -36,7 +36,7 @@ def nothing(submission):
 def checked(course: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the exercises whose checks ran."""
     (course / "labkit/catalogue.toml").write_text(CATALOGUE + LATER)
-    (course / "labkit/checks/visible/phase1_small/later.py").write_text(CHECKS)
+    (course / "labkit/course/phase1_small/later/checks.py").write_text(CHECKS)
     for folder in ("solutions", "templates"):
         (course / folder / "phase1_small/later.py").write_text('__all__ = ["later"]\ndef later(): ...\n')
     names: list[str] = []
@@ -102,7 +102,7 @@ def test_a_change_of_the_module_or_of_its_checks_is_checked(checked: list[str], 
     catalogue.find("largest").save(OWN)
     checked.clear()
     assert "your own largest" in in_a_new_session() and checked == ["later"]
-    checks = course / "labkit/checks/visible/phase1_small/largest.py"
+    checks = course / "labkit/course/phase1_small/largest/checks.py"
     checks.write_text(checks.read_text().replace("equals(1)", "equals(2)"))
     assert "your own fails its visible checks" in in_a_new_session()
 

@@ -91,7 +91,7 @@ def test_code_that_hangs_costs_time_once() -> None:
 
 
 def test_who_is_wrong_already_in_an_easier_check_is_sent_there(course: Path) -> None:
-    path = course / "labkit/checks/visible/phase1_small/largest.py"
+    path = course / "labkit/course/phase1_small/largest/checks.py"
     pairs = """
 @check(points=1, todo=1, title="the largest of two", look_at="the pair")
 def pairs(submission, ranks):
@@ -107,7 +107,7 @@ def pairs(submission, ranks):
 
 
 def test_a_value_that_the_check_cannot_read_costs_its_points(course: Path) -> None:
-    path = course / "labkit/checks/visible/phase1_small/largest.py"
+    path = course / "labkit/course/phase1_small/largest/checks.py"
     path.write_text(
         path.read_text().replace("expect(len(run.trace", "run.values[0].item().x\n    expect(len(run.trace")
     )

@@ -70,6 +70,6 @@ def test_the_shell_with_nothing_to_check(capsys: pytest.CaptureFixture[str], cou
     assert "did you mean largest?" in capsys.readouterr().err
     assert command.main("largest", cluster="slurn") == 2
     assert "unknown cluster 'slurn'" in capsys.readouterr().err
-    (course / "labkit/checks/visible/phase1_small/largest.py").unlink()
+    (course / "labkit/course/phase1_small/largest/checks.py").unlink()
     assert command.main("largest") == 2
     assert "has no checks" in capsys.readouterr().err

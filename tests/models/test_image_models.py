@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit.models import IMAGE_MODELS, image_model
-from labkit.parallel.image_classification.memory import activation_gb, optimizer_bytes, unit_gb
+from labkit.course.phase4_production.image_classification.given.memory import activation_gb, optimizer_bytes, unit_gb
 from labkit.predict import resnet
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from system_packages import needs_packages
 from waiting import BROKEN_SECONDS
 
-from labkit.parallel.monitoring import Alarm, JsonLines, StepRecord
+from labkit.course.phase4_production.monitoring.given import Alarm, JsonLines, StepRecord
 
 pytestmark = pytest.mark.slow
 

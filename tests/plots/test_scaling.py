@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.parallel.scaling_study import Measurement, ScalingPoint
+from labkit.course.phase4_production.scaling_study.given import Measurement, ScalingPoint
 from labkit.plots import scaling_study
 
 

@@ -142,7 +142,7 @@ def test_something_is_known_of_every_file(here: Reach, files: list[str]) -> None
 
 def test_a_leaf_reaches_little_and_the_core_nearly_all(here: Reach) -> None:
     leaf = select(here, "solutions/phase3_multi_node/zero.py").modules
-    assert {"tests/exercises/test_zero.py", "notebooks/phase3_multi_node/15_zero.ipynb"} <= leaf.keys()
+    assert {"tests/course/phase3_multi_node/zero/test_zero.py", "notebooks/phase3_multi_node/15_zero.ipynb"} <= leaf.keys()
     assert leaf["tests/autograder/test_whole_course.py"] is not None
     core = select(here, "labkit/clusters/forkserver/client.py").modules
     assert len(leaf) < 0.2 * len(core)
@@ -152,7 +152,7 @@ def test_a_leaf_reaches_little_and_the_core_nearly_all(here: Reach) -> None:
 @pytest.mark.parametrize(
     ("changed", "test"),
     [
-        ("autograder/rubrics/phase1_data_parallel/collectives.py", "tests/exercises/test_rubrics.py"),
+        ("autograder/course/phase1_data_parallel/collectives/rubric.py", "tests/course/test_rubrics.py"),
         ("autograder/batch/command.py", "tests/autograder/test_batch_settings.py"),
         ("autograder/demo.py", "tests/autograder/test_demo.py"),
         ("autograder/nbgrader_config.py", "tests/autograder/test_whole_course.py"),

@@ -36,7 +36,7 @@ def test_merge_has_quick_one_real_run_of_each_kind_and_what_the_change_reaches(f
     assert made.tier == "merge" and made.chosen is not None
     for chosen in (
         "tests/plots/test_cuts.py::test_it",
-        "tests/exercises/test_zero.py::test_it[local]",
+        "tests/course/phase3_multi_node/zero/test_zero.py::test_it[local]",
         "notebooks/phase3_multi_node/15_zero.ipynb::Cell 3",
         "tests/autograder/test_whole_course.py::test_it[zero]",
         "tests/autograder/test_whole_course.py::test_it",

@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
 from waiting import BROKEN_SECONDS, wait_until
 
-from labkit.parallel.monitoring import Alarm, PrometheusSink, StepRecord
+from labkit.course.phase4_production.monitoring.given import Alarm, PrometheusSink, StepRecord
 
 RANKS = 4
 

@@ -16,7 +16,7 @@ from classmates import Classmate
 from pass_around import NOTEBOOK, PHASE
 from waiting import wait_until
 
-from autograder.course import Course
+from autograder.course_folder import Course
 
 LIMITS = {
     "Sandbox": {"processes": 100, "memory_bytes": 640 << 20, "scratch_bytes": 64 << 20, "cpu_seconds": 10},

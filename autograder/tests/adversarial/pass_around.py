@@ -150,8 +150,8 @@ def add_to(tree: Path) -> None:
     files = {
         "labkit/catalogue.toml": CATALOGUE,
         f"solutions/{NAME}.py": SOLUTION,
-        f"labkit/checks/visible/{NAME}.py": VISIBLE_CHECKS,
-        f"autograder/rubrics/{NAME}.py": RUBRIC,
+        f"labkit/course/{NAME}/checks.py": VISIBLE_CHECKS,
+        f"autograder/course/{NAME}/rubric.py": RUBRIC,
     }
     for name, text in files.items():
         path = tree / name

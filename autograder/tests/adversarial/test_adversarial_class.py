@@ -19,7 +19,7 @@ import pytest
 from classmates import CLASS, HONEST, HOSTILE, Classmate
 from outcomes import GRADER_BYTES, LIMITS, assert_harmless, assert_in_use, contents, feedback, unlike
 
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.integrity.page import page
 from autograder.integrity.report import make_report
 from autograder.sandbox import Sandbox
@@ -50,7 +50,7 @@ begin()
 import psutil
 from traitlets.config import Config
 from autograder.batch.run import grade
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.sandbox.forkserver import close_all
 forkserver = WorkerForkServer(forked=True)
 lines = grade(Course(Path(folder), Config(options)), phase, workers=2, forkserver=forkserver)

@@ -29,7 +29,7 @@ from autograder.classroom import configured
 from autograder.classroom import site as sites
 from autograder.classroom.folders import Folders, give
 from autograder.classroom.grading_queue import Done, GradingQueue
-from autograder.course import Course
+from autograder.course_folder import Course
 from autograder.intake.stamps import FORMAT
 from autograder.sandbox import Sandbox
 

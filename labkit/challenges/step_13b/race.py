@@ -17,7 +17,7 @@ from labkit.challenges.step_13b.layouts import layout_of
 from labkit.challenges.step_13b.trainings import PUBLISHED, Training, drawn
 from labkit.clusters import Cluster, Job
 from labkit.clusters.virtual import virtual
-from labkit.parallel.llm_13b import TrainingPlan, extended, measured, slices
+from labkit.course.phase4_production.llm_13b.given import TrainingPlan, extended, measured, slices
 from labkit.predict import Plan, Transformer
 
 FUNCTION = "plan"

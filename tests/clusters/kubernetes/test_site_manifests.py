@@ -12,7 +12,7 @@ from site_manifests import BUILDS, ROOT, needs_kubectl, one, things
 from standin_cluster import StandInCluster
 from standin_kinds import ALL
 
-from labkit.parallel.monitoring import PrometheusSink
+from labkit.course.phase4_production.monitoring.given import PrometheusSink
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""The exercises of phase1_data_parallel, a package each."""

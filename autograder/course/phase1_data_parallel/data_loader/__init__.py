@@ -1,0 +1,1 @@
+"""What learners do not have for `data_loader`: hidden checks, wrong and other right solutions."""

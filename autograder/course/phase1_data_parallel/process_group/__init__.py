@@ -1,0 +1,1 @@
+"""What learners do not have for `process_group`: hidden checks, wrong and other right solutions."""

@@ -1,0 +1,1 @@
+"""What learners do not have for `mixed_precision`: hidden checks, wrong and other right solutions."""

@@ -1,0 +1,1 @@
+"""The exercises of phase3_multi_node, a package each."""

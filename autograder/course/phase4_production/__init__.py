@@ -1,0 +1,1 @@
+"""The exercises of phase4_production, a package each."""

@@ -1,0 +1,1 @@
+"""What learners do not have for `checkpointing`: hidden checks, wrong and other right solutions."""

@@ -1,0 +1,1 @@
+"""What learners have for each exercise, besides its notebook and template; what several share is beside the phases."""

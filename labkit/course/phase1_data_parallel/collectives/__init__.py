@@ -1,0 +1,1 @@
+"""What learners have for `collectives`: given parts, visible checks, questions."""

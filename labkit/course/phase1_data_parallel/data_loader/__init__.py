@@ -1,0 +1,1 @@
+"""What learners have for `data_loader`: given parts, visible checks, questions."""

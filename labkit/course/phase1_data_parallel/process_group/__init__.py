@@ -1,0 +1,1 @@
+"""What learners have for `process_group`: given parts, visible checks, questions."""

@@ -1,0 +1,1 @@
+"""What learners have for `trainer`: given parts, visible checks, questions."""

@@ -1,0 +1,1 @@
+"""The exercises of phase2_advanced, a package each."""

@@ -1,0 +1,1 @@
+"""What learners have for `activation_checkpointing`: given parts, visible checks, questions."""

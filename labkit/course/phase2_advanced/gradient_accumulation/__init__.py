@@ -1,0 +1,1 @@
+"""What learners have for `gradient_accumulation`: given parts, visible checks, questions."""

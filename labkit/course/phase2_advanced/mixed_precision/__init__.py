@@ -1,0 +1,1 @@
+"""What learners have for `mixed_precision`: given parts, visible checks, questions."""

@@ -1,0 +1,1 @@
+"""What learners have for `pipeline_parallel`: given parts, visible checks, questions."""

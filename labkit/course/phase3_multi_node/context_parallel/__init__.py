@@ -1,0 +1,1 @@
+"""What learners have for `context_parallel`: given parts, visible checks, questions."""

@@ -1,0 +1,72 @@
+"""Argument checks of context parallelism. Each raises `ValueError` with the argument's name; none sends anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from labkit.course.collective_arguments import group_ranks
+
+LAYOUTS = ("contiguous", "zigzag")
+
+
+def check_split(x: Any, group: ProcessGroup | None, layout: str, dim: int) -> tuple[int, int]:
+    """Check that dimension `dim` of x can be cut into equal parts; return this rank in the group, and its size."""
+    ranks = len(group_ranks(group))
+    chunks = ranks * _chunks(layout)
+    length = _length(x, dim)
+    if length % chunks:
+        raise ValueError(f"x must have a multiple of {chunks} elements in dimension {dim}, got {length}: pad it")
+    return dist.get_rank(group), ranks
+
+
+def check_merge(x: Any, group: ProcessGroup | None, layout: str, dim: int) -> int:
+    """Check that x may be a rank's part; return the size of the group."""
+    ranks = len(group_ranks(group))
+    if _length(x, dim) % _chunks(layout):
+        raise ValueError(f"x must have an even number of elements in dimension {dim}, got {x.shape[dim]}")
+    return ranks
+
+
+def check_attention(q: Any, k: Any, v: Any, group: ProcessGroup | None, layout: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Check the arguments of an attention over ranks; return q, k and v, contiguous."""
+    group_ranks(group)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.dim() != 4 or not x.numel() or not x.is_floating_point():
+            raise ValueError(f"{name} must be a floating-point tensor (batch, heads, tokens, head_dim), got {_kind(x)}")
+        if (x.shape, x.dtype) != (q.shape, q.dtype):
+            raise ValueError(f"{name} must have shape and dtype of q, {_kind(q)}, got {_kind(x)}")
+    if q.shape[2] % _chunks(layout):
+        raise ValueError(f"q must have an even number of tokens in layout {layout!r}, got {q.shape[2]}")
+    return q.contiguous(), k.contiguous(), v.contiguous()
+
+
+def check_heads(q: Tensor, group: ProcessGroup | None) -> int:
+    """Check that the heads of q can be divided among the ranks; return how many ranks there are."""
+    ranks = dist.get_world_size(group)
+    if q.shape[1] % ranks:
+        raise ValueError(f"q must have a multiple of {ranks} heads, some for each rank, got {q.shape[1]}")
+    return ranks
+
+
+def _chunks(layout: str) -> int:
+    """Number of chunks in a rank's part."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    return 2 if layout == "zigzag" else 1
+
+
+def _length(x: Any, dim: int) -> int:
+    if not isinstance(x, Tensor) or x.layout != torch.strided:
+        raise ValueError(f"x must be a tensor, got {_kind(x)}")
+    if type(dim) is not int or not -x.dim() <= dim < x.dim():
+        raise ValueError(f"dim must be a dimension of x, which has {x.dim()}, got {dim!r}")
+    return x.shape[dim]
+
+
+def _kind(x: Any) -> str:
+    return f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else repr(x)[:80]

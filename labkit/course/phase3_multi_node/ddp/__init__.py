@@ -1,0 +1,1 @@
+"""What learners have for `ddp`: given parts, visible checks, questions."""

@@ -1,0 +1,1 @@
+"""What learners have for `gradient_compression`: given parts, visible checks, questions."""

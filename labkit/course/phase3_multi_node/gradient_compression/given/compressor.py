@@ -1,0 +1,78 @@
+"""What compressors have in common: their methods, and a state for each parameter, saved and restored."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Generator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from torch import Size, Tensor
+
+from labkit.course.phase3_multi_node.gradient_compression.given.arguments import check_fields
+
+Message = tuple[Tensor, ...]
+"""What a rank sends for one gradient."""
+
+Rounds = Generator[Message, list[Message], list[Message]]
+"""Yields the message of each round. The answer, and what is returned in the end, are messages whose mean is wanted: one
+of each rank, or a single one that is their mean."""
+
+
+@dataclass(eq=False)
+class Compressor:
+    """Base of the compressors: `state[name]` is a dictionary with what a compressor keeps for that parameter.
+
+    A subclass is a dataclass: its fields are its arguments. Raises ValueError for one that cannot be used.
+    """
+
+    state: defaultdict[str, dict[str, Any]] = field(
+        default_factory=lambda: defaultdict(dict), init=False, repr=False, kw_only=True
+    )
+    summable: ClassVar[bool] = False
+    """Whether the sum of several ranks' messages is the message of the summed gradients."""
+
+    def __post_init__(self) -> None:
+        check_fields({one.name: getattr(self, one.name) for one in fields(self) if one.init})
+
+    def encode(self, tensor: Tensor, name: str) -> Message:
+        """Return the message for `tensor`, which may have any shape, be empty or a scalar."""
+        raise NotImplementedError
+
+    def compress(self, gradient: Tensor, name: str) -> Message:
+        """Return the message of this rank by itself: that of the last round, if there is no other rank."""
+        return alone(self.rounds(gradient, name))
+
+    def decompress(self, message: Message, shape: Size, name: str) -> Tensor:
+        """Return the tensor that `message` stands for, in `shape`."""
+        raise NotImplementedError
+
+    def rounds(self, gradient: Tensor, name: str) -> Rounds:
+        """One round, whose message is `compress(gradient, name)`."""
+        return (yield self.compress(gradient, name))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state of all parameters: plain data and tensors, for `torch.save`."""
+        return {"compressor": repr(self), "state": copy.deepcopy(dict(self.state))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Replace the state by a copy of that in `state_dict`.
+
+        Raises ValueError if it is that of another compressor, or of one with other arguments.
+        """
+        found = state_dict.get("compressor")
+        if found != repr(self):
+            raise ValueError(f"state_dict must be that of {self!r}, got one of {found}")
+        self.state = defaultdict(dict, copy.deepcopy(state_dict["state"]))
+
+
+def alone(rounds: Rounds) -> Message:
+    """Go through `rounds` as the only rank: each answer is what was sent. Return the message in the end."""
+    message = next(rounds)
+    while True:
+        try:
+            message = rounds.send([message])
+        except StopIteration as finished:
+            only: list[Message] = finished.value
+            return only[0]

@@ -1,0 +1,1 @@
+"""What learners have for `hierarchical_allreduce`: given parts, visible checks, questions."""

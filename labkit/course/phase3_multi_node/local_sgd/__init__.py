@@ -1,0 +1,1 @@
+"""What learners have for `local_sgd`: given parts, visible checks, questions."""

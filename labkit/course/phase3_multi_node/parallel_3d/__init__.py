@@ -1,0 +1,1 @@
+"""What learners have for `parallel_3d`: given parts, visible checks, questions."""

@@ -1,0 +1,1 @@
+"""What learners have for `parameter_server`: given parts, visible checks, questions."""

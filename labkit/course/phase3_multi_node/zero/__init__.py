@@ -1,0 +1,1 @@
+"""What learners have for `zero`: given parts, visible checks, questions."""

@@ -1,0 +1,167 @@
+"""Configurations of DeepSpeed: written from the arguments of `ZeROConfig`, and checked for what DeepSpeed lets pass.
+
+DeepSpeed validates most values itself, but ignores entries that it does not know, so that a misspelt one has no effect;
+takes any name for an optimizer, until it makes one; and leaves its own defaults in place of `"auto"`, which other
+libraries replace by their values (deepspeed.ai/docs/config-json). Nothing here needs the package.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from labkit.course.number_arguments import require_integer, require_positive
+
+_ENTRIES = """
+activation_checkpointing aio autotuning bf16 bfloat16 checkpoint comet comms_logger communication_data_type compile
+csv_monitor data_efficiency data_parallel_size data_types dataloader_drop_last datastates_ckpt disable_allgather
+disable_python_gc dump_state expert_parallel flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op
+gradient_clipping gradient_predivide_factor hybrid_engine log_level managed_gradient_accumulation memory_breakdown
+optimizer pipeline prescale_gradients scheduler seq_parallel_communication_data_type sequence_parallel_size
+steps_per_print tensor_parallel tensorboard timers torch_autocast train_batch_size train_micro_batch_size_per_gpu
+use_data_before_expert_parallelism vocabulary_size wall_clock_breakdown wandb weight_quantization
+zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
+"""
+ENTRIES = frozenset(_ENTRIES.split())
+"""Top-level entries that DeepSpeed 0.19.8 reads."""
+OPTIMIZERS = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+"""Classes of torch.optim that update each element by itself, as the shards of ZeRO require."""
+_COMPILED = ("adagrad", "adam", "adamw", "lamb", "lion", "muadam", "muadamw", "musgd", "muon")
+"""Optimizers of DeepSpeed's own, in any spelling."""
+_TESTED = ("Adam", "AdamW")
+"""Those of `OPTIMIZERS` that DeepSpeed shards without being asked to."""
+
+
+def create_deepspeed_config(
+    stage: int = 3,
+    *,
+    batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    gradient_accumulation_steps: int = 1,
+    learning_rate: float = 1e-3,
+    optimizer: str = "AdamW",
+    optimizer_params: Mapping[str, Any] | None = None,
+    gradient_clipping: float = 0.0,
+    offload_optimizer: bool = False,
+    offload_params: bool = False,
+    overlap_comm: bool = True,
+    param_persistence_threshold: int | None = None,
+    bf16: bool = False,
+    **entries: Any,
+) -> dict[str, Any]:
+    """Return a configuration for `initialize_deepspeed` or `deepspeed.initialize`.
+
+    stage: what is sharded: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too. batch_size: samples
+    of all ranks in a step; micro_batch_size: of one rank in a forward pass; one of the two is enough. optimizer: a name
+    of `OPTIMIZERS`; it is torch's, so that nothing is compiled; optimizer_params: its further arguments.
+    gradient_clipping: the largest norm of all gradients together; 0: any. offload_optimizer: state and step are on the
+    CPU; offload_params (stage 3): parameters, too. overlap_comm: gradients are reduced during the backward pass.
+    param_persistence_threshold (stage 3): smaller parameters, in elements, stay on all ranks once they are gathered;
+    None: DeepSpeed's own, 100,000. bf16: compute in bfloat16, which inputs must have. entries: others of DeepSpeed's.
+    Raises ValueError, with its name and value, for an argument that cannot be used.
+    """
+    require_integer("stage", stage, at_least=0, below=4)
+    require_integer("gradient_accumulation_steps", gradient_accumulation_steps, at_least=1)
+    sizes = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
+    for name, size in sizes.items():
+        if size is not None:
+            require_integer(name, size, at_least=1)
+    if batch_size is None and micro_batch_size is None:
+        raise ValueError("batch_size or micro_batch_size must be given, got None for both")
+    if batch_size and batch_size % (each := gradient_accumulation_steps * (micro_batch_size or 1)):
+        raise ValueError(f"batch_size must be a multiple of what one rank takes, {each} samples, got {batch_size}")
+    if param_persistence_threshold is not None:
+        require_integer("param_persistence_threshold", param_persistence_threshold, at_least=0)
+    require_positive("learning_rate", learning_rate)
+    if gradient_clipping != 0:
+        require_positive("gradient_clipping", gradient_clipping)
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
+    if offload_optimizer and stage == 0:
+        raise ValueError(f"offload_optimizer needs stage 1, 2 or 3, got stage={stage}")
+    if (offload_params or param_persistence_threshold is not None) and stage != 3:
+        name = "offload_params" if offload_params else "param_persistence_threshold"
+        raise ValueError(f"{name} needs stage 3, got stage={stage}")
+
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": bool(overlap_comm)}
+    if offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if offload_params:
+        zero["offload_param"] = {"device": "cpu"}
+    if param_persistence_threshold is not None:
+        zero["stage3_param_persistence_threshold"] = param_persistence_threshold
+    params: dict[str, Any] = {"lr": learning_rate, **(optimizer_params or {})}
+    if optimizer in _TESTED:
+        # else DeepSpeed compiles its own; and without adam_w_mode its "Adam" is AdamW
+        params = {"torch_adam": True, "adam_w_mode": optimizer == "AdamW", **params}
+    config: dict[str, Any] = {
+        "gradient_accumulation_steps": gradient_accumulation_steps,
+        "gradient_clipping": float(gradient_clipping),
+        "zero_optimization": zero,
+        "optimizer": {"type": optimizer, "params": params},
+    }
+    if batch_size is not None:
+        config["train_batch_size"] = batch_size
+    if micro_batch_size is not None:
+        config["train_micro_batch_size_per_gpu"] = micro_batch_size
+    if optimizer not in _TESTED:
+        config["zero_allow_untested_optimizer"] = True
+    if bf16:
+        config["bf16"] = {"enabled": True}
+    if repeated := sorted(config.keys() & entries.keys()):
+        raise ValueError(f"entries must not repeat what other arguments say, got {', '.join(repeated)}")
+    config |= entries
+    require_deepspeed_config(config)
+    return config
+
+
+def require_deepspeed_config(config: Any) -> None:
+    """Raise `ValueError` for what DeepSpeed would ignore: unknown entries, unknown optimizers, and "auto"."""
+    if not isinstance(config, dict):
+        raise ValueError(f"config must be a dict, got {config!r}"[:200])
+    for entry in config.keys() - ENTRIES:
+        similar = difflib.get_close_matches(str(entry), ENTRIES, n=1)
+        advice = f"; did you mean {similar[0]!r}?" if similar else ""
+        raise ValueError(f"config must have entries that DeepSpeed knows, got {entry!r}{advice}")
+    for place in _places_of_auto(config):
+        raise ValueError(f"config[{place}] must be a value, got 'auto', which DeepSpeed ignores")
+    if "optimizer" in config:
+        _require_optimizer(config["optimizer"])
+
+
+def compiles_optimizer(config: Mapping[str, Any]) -> bool:
+    """Return whether DeepSpeed compiles this config's optimizer when it makes it, on a CPU."""
+    entry = config.get("optimizer", {"type": ""})
+    name = entry["type"].lower()
+    return name in ("lamb", "lion") or (
+        name in ("adam", "adamw", "muon") and not entry.get("params", {}).get("torch_adam")
+    )
+
+
+def _require_optimizer(entry: Any) -> None:
+    if not isinstance(entry, dict) or not isinstance(name := entry.get("type"), str):
+        raise ValueError(f"config['optimizer'] must be a dict with a type, got {entry!r}"[:200])
+    if unknown := sorted(entry.keys() - {"type", "params", "legacy_fusion"}):
+        raise ValueError(f"config['optimizer'] must have no entries but type and params, got {unknown[0]!r}")
+    known = getattr(torch.optim, name, None)
+    is_torchs = isinstance(known, type) and issubclass(known, torch.optim.Optimizer)
+    if name.lower() not in _COMPILED and not is_torchs:
+        similar = difflib.get_close_matches(name, OPTIMIZERS, n=1)
+        advice = f"; did you mean {similar[0]!r}?" if similar else ""
+        raise ValueError(f"config['optimizer']['type'] must be DeepSpeed's or torch's, got {name!r}{advice}")
+
+
+def _places_of_auto(value: Any, place: str = "") -> Iterator[str]:
+    """Yield where "auto" is, such as `'bf16']['enabled'`."""
+    inner: Iterator[tuple[Any, Any]] = iter(())
+    if isinstance(value, Mapping):
+        inner = iter(value.items())
+    elif isinstance(value, (list, tuple)):
+        inner = iter(enumerate(value))
+    elif value == "auto":
+        yield place
+    for key, each in inner:
+        yield from _places_of_auto(each, f"{place}][{key!r}" if place else repr(key))

@@ -1,0 +1,1 @@
+"""What learners have for `autotune`: given parts, visible checks, questions."""

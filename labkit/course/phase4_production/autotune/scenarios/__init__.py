@@ -1,0 +1,1 @@
+"""Programs of the checks of `autotune`, and the landscapes that they search."""

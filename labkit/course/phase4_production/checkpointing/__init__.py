@@ -1,0 +1,1 @@
+"""What learners have for `checkpointing`: given parts, visible checks, questions."""

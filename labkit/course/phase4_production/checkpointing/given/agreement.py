@@ -1,0 +1,35 @@
+"""Messages between the ranks of a checkpointer: plain data, over a group that no other communication uses."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from labkit.course.collective_arguments import group_ranks
+from labkit.torch_versions.dispatch import no_modes
+
+
+def own_group(group: ProcessGroup | None, timeout_seconds: float) -> ProcessGroup:
+    """Return a new group of the same ranks, on CPUs: a thread communicates there while training does elsewhere."""
+    made: ProcessGroup = dist.new_group(
+        group_ranks(group), timedelta(seconds=timeout_seconds), "gloo", use_local_synchronization=True
+    )
+    return made
+
+
+def exchange(value: Any, group: ProcessGroup) -> list[Any]:
+    """Return the values of all ranks of the group, in their order, on each of them. A value is data as in JSON."""
+    text = json.dumps(value).encode()
+    with no_modes():
+        own = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(sizes, torch.tensor([len(text)]), group=group)
+        longest = max(int(size) for size in sizes)
+        texts = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
+        dist.all_gather(texts, torch.nn.functional.pad(own, (0, longest - len(own))), group=group)
+        return [json.loads(one[: int(size)].numpy().tobytes()) for one, size in zip(texts, sizes, strict=True)]

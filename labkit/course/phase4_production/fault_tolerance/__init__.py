@@ -1,0 +1,1 @@
+"""What learners have for `fault_tolerance`: given parts, visible checks, questions."""

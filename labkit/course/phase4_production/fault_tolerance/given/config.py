@@ -1,0 +1,85 @@
+"""What an elastic launch needs to know, and what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit import catalogue
+from labkit.clusters import Cluster, Run
+from labkit.course.phase4_production.fault_tolerance.given.journal import Attempt, Journal
+from labkit.course.number_arguments import require_integer
+
+
+@dataclass(frozen=True)
+class ElasticConfig:
+    """An elastic job. Raises ValueError for an argument that cannot be used."""
+
+    program: str | Path
+    """Python file that every rank runs: it calls `train_with_fault_tolerance`."""
+    nproc_per_node: int = 1
+    min_nodes: int = 1
+    """The job goes on while at least so many nodes are present."""
+    max_nodes: int = 1
+    max_restarts: int = 3
+    """How often all ranks may start again after a failure."""
+    cluster: Cluster | None = None
+    """Where the ranks run: one of the lab's clusters; None: processes of this machine."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of every rank."""
+    rdzv_endpoint: str = "localhost:29400"
+    """HOST:PORT at which torchrun's nodes meet."""
+    rdzv_id: str = "elastic"
+    """Name of the job at that endpoint."""
+
+    def __post_init__(self) -> None:
+        if not Path(self.program).is_file():
+            raise ValueError(f"program must be a Python file, got {str(self.program)!r}")
+        require_integer("nproc_per_node", self.nproc_per_node, at_least=1)
+        require_integer("min_nodes", self.min_nodes, at_least=1)
+        require_integer("max_nodes", self.max_nodes, at_least=self.min_nodes)
+        require_integer("max_restarts", self.max_restarts, at_least=0)
+
+    def torchrun_command(self) -> list[str]:
+        """Return the words of the command that does the same on each node of a cluster of your own."""
+        options = {
+            "nnodes": f"{self.min_nodes}:{self.max_nodes}",
+            "nproc-per-node": self.nproc_per_node,
+            "max-restarts": self.max_restarts,
+            "rdzv-backend": "c10d",
+            "rdzv-endpoint": self.rdzv_endpoint,
+            "rdzv-id": self.rdzv_id,
+        }
+        # by default torch's agent keeps one store for all restarts, where gloo finds addresses of ranks that are dead
+        words = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
+        return [*words, *(f"--{name}={value}" for name, value in options.items()), str(self.program)]
+
+    def program_text(self) -> dict[str, Any]:
+        """Return the arguments of `Job` for the program's text, and for every exercise's module that it may import."""
+        sources = {}
+        for exercise in catalogue.all_exercises():
+            with contextlib.suppress(catalogue.MissingModule):
+                sources[exercise.name], _ = exercise.source()
+        return {"source": Path(self.program).read_text(), "filename": str(self.program), "modules": sources}
+
+
+@dataclass(frozen=True)
+class ElasticRun:
+    """A job that has finished, in spite of failures."""
+
+    run: Run
+    """Of the last attempt; `run.notes` gives the reason of each restart."""
+    attempts: Sequence[Attempt]
+    """All of its starts."""
+    losses: Mapping[int, float]
+    """Of each step, by its number from 1, in the trajectory that survived."""
+    steps_lost: Sequence[int]
+    """For each restart, the steps that were done again."""
+
+    @classmethod
+    def of(cls, run: Run, journal: Journal) -> ElasticRun:
+        """Return what a run has left in the journal."""
+        return cls(run, journal.attempts(), journal.losses(), journal.steps_lost())

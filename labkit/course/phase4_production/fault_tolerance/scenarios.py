@@ -1,0 +1,295 @@
+"""A short training whose ranks fail on purpose, for checks of fault tolerance: launched again, as an agent would.
+
+    training = FailingTraining(submission, ranks, draw, trained, epochs=2)
+    run = training.launch(3, faults=[kill(1, at=0.055)])
+    run = training.launch(3, restarts=1)                # continues from what the first launch has saved
+    training.expected_losses()                          # by one process, by step
+
+Ranks of a check share no folder, and nothing that one call leaves is there in the next one. So checkpoints are kept in
+the ranks' memory, by a stand-in for exercise 20, and what the surviving ranks have of them goes through the check to
+the next launch; likewise rank 0's journal.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing.util
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from labkit.checks.draw import Draw
+from labkit.checks.ranks import Args, Ranks, Submission
+from labkit.clusters import Run
+from labkit.clusters.arguments import work
+from labkit.course.phase4_production.fault_tolerance.given.global_batches import GlobalBatchSampler
+
+FORWARD = 0.01
+"""Virtual seconds of a step's forward pass."""
+WRITE = 0.004
+"""Virtual seconds to write a checkpoint."""
+READ = 1e-4
+"""Virtual seconds to read a sample."""
+HANG = 1000.0
+"""Virtual seconds of a rank that hangs."""
+MISTAKES = (NotImplementedError, AttributeError, NameError, TypeError, KeyError, IndexError, ValueError)
+"""Errors that no failure of another rank causes: they end the check, with the learner's line."""
+
+
+class MemoryCheckpoints:
+    """The last checkpoint, in this rank's memory; it counts when all ranks have written it."""
+
+    def __init__(self, folder: str, every: int, saved: Sequence[Any] | None, write: Callable[[], object]) -> None:
+        """every: steps between checkpoints. saved: step and bytes of one from an earlier launch."""
+        self.checkpoint_dir, self.every, self.saved, self.write = folder, every, saved, write
+
+    def should_checkpoint(self, step: int) -> bool:
+        return step % self.every == 0
+
+    def save_checkpoint(self, step: int, components: Mapping[str, Any], metrics: Any = None) -> None:
+        own = torch.get_rng_state()
+        random = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(random, own)
+        states = {name: component.state_dict() for name, component in components.items()}
+        buffer = io.BytesIO()
+        torch.save({"states": states, "random": random}, buffer)
+        self.write()
+        dist.barrier()
+        self.saved = [step, torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)]
+
+    def save_async(self, step: int, components: Mapping[str, Any], metrics: Any = None) -> None:
+        self.save_checkpoint(step, components, metrics)
+
+    def wait(self) -> None:
+        """Nothing is ever being written."""
+
+    def load_latest_checkpoint(self, components: Mapping[str, Any]) -> int | None:
+        if self.saved is None:
+            return None
+        state = torch.load(io.BytesIO(bytes(self.saved[1].numpy())), weights_only=True)
+        for name, component in components.items():
+            component.load_state_dict(state["states"][name])
+        torch.set_rng_state(state["random"][dist.get_rank() % len(state["random"])])
+        return int(self.saved[0])
+
+
+class _Samples(Dataset[tuple[Tensor, Tensor]]):
+    """Samples that take time to read; `read` lists which ones."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, reading: Callable[[], object]) -> None:
+        self.inputs, self.targets, self.reading = inputs, targets, reading
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.reading()
+        self.read.append(index)
+        return self.inputs[index], self.targets[index]
+
+
+def _model(weights: Sequence[Tensor], dropout: float) -> nn.Module:
+    hidden, features = weights[0].shape
+    model = nn.Sequential(nn.Linear(features, hidden), nn.Tanh(), nn.Dropout(dropout), nn.Linear(hidden, 1))
+    with torch.no_grad():
+        for parameter, values in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(values)
+    return model
+
+
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def short_training(
+    weights: list[Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    options: dict[str, Any],
+    saved: list[Any] | None,
+    journal: str,
+    forward: Callable[[], object],
+    write: Callable[[], object],
+    reading: Callable[[], object],
+    hang: Callable[[], object],
+    mark: Callable[[], object],
+) -> dict[str, Any]:
+    """On a rank: train, and return what came of it, plain data, also after an error.
+
+    options: `epochs`, `batch`, `every`, `seed`, `dropout`, `hang_timeout`, `restarts`; `hangs_at`, `dies_at`,
+    `raises_at`: at which step of this launch this rank does, from 1, 0 never.
+    """
+    from labkit.exercises import fault_tolerance
+
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(options["restarts"])
+    # each rank's own, other ones after a restart, unless a checkpoint has them
+    torch.manual_seed(1000 * options["restarts"] + dist.get_rank())
+    # in the folder that is removed with the run: a rank that dies removes nothing
+    with tempfile.TemporaryDirectory(dir=multiprocessing.util.get_temp_dir()) as folder:
+        path = Path(folder) / "journal.jsonl"
+        if journal:
+            path.write_text(journal)
+        checkpoints = MemoryCheckpoints(folder, options["every"], saved, write)
+        training = fault_tolerance.ElasticTraining(checkpoints, options["hang_timeout"])
+        model = _model([tensor + dist.get_rank() for tensor in weights], options["dropout"])
+        samples = _Samples(inputs, targets, reading)
+        ranks = dist.get_world_size(), dist.get_rank()
+        sampler = GlobalBatchSampler(len(samples), options["batch"], *ranks, seed=options["seed"])
+        loader = DataLoader(samples, batch_sampler=sampler)
+        steps = 0
+
+        def criterion(outputs: Tensor, wanted: Tensor) -> Tensor:
+            nonlocal steps
+            steps += 1
+            if steps == options["hangs_at"]:
+                hang()
+            if steps == options["dies_at"]:
+                os.kill(os.getpid(), 9)
+            if steps == options["raises_at"]:
+                raise ArithmeticError("planted in a step")
+            forward()
+            return F.mse_loss(outputs, wanted)
+
+        losses: dict[int, float] = {}
+        failure = ""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                losses = training.train_with_fault_tolerance(
+                    model, _optimizer(model), criterion, loader, options["epochs"]
+                )
+            except MISTAKES:
+                raise
+            except Exception as error:
+                failure = f"{type(error).__name__}: {error}"
+        mark()
+        return {
+            "losses": [[int(step), float(loss)] for step, loss in losses.items()],
+            "error": failure,
+            "saved": checkpoints.saved,
+            "journal": path.read_text() if path.exists() else "",
+            "read": [int(index) for index in samples.read],
+            "steps": steps,
+            "weights": torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]),
+            "warnings": [str(warning.message) for warning in caught if "global batch" in str(warning.message)],
+        }
+
+
+class FailingTraining:
+    """The judge's side: launches, with what the launch before has left."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        ranks: Ranks,
+        draw: Draw,
+        trained: Callable[..., Any],
+        *,
+        samples: int = 25,
+        epochs: int = 2,
+        batch: int = 7,
+        every: int = 3,
+        dropout: float = 0.0,
+        hang_timeout: float = 60.0,
+    ) -> None:
+        """trained: a function of the rubric that calls `short_training` with its arguments.
+
+        samples: of the data set; with the default batch the last one of an epoch is short, but not empty on 4 ranks.
+        """
+        self.submission, self.ranks, self.trained = submission, ranks, trained
+        features, hidden = draw.randrange(3, 6), draw.randrange(4, 8)
+        shapes: list[tuple[int, ...]] = [(hidden, features), (hidden,), (1, hidden), (1,)]
+        self.weights = [draw.tensor(shape) / 8 for shape in shapes]
+        self.inputs, self.targets = draw.tensor((samples, features)) / 8, draw.tensor((samples, 1)) / 8
+        self.options: dict[str, Any] = {
+            "epochs": epochs,
+            "batch": batch,
+            "every": every,
+            "seed": draw.randrange(1000),
+            "dropout": dropout,
+            "hang_timeout": hang_timeout,
+        }
+        self.saved: list[Any] | None = None
+        """Step and bytes of the last checkpoint."""
+        self.journal = ""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training."""
+        return int(self.options["epochs"]) * -(-len(self.inputs) // int(self.options["batch"]))
+
+    def launch(
+        self,
+        world_size: int,
+        restarts: int = 0,
+        *,
+        faults: Sequence[Any] = (),
+        processes: bool = False,
+        keep: bool = True,
+        at: Mapping[int, Mapping[str, int]] | None = None,
+        **options: Any,
+    ) -> Run:
+        """Train on fresh ranks, which may fail, from the last checkpoint, if there is one.
+
+        at: for ranks by number: `hangs_at`, `dies_at`, `raises_at`. keep: let the next launch continue from here.
+        """
+        none = {"hangs_at": 0, "dies_at": 0, "raises_at": 0}
+
+        def given(rank: int) -> Args:
+            own = {**self.options, **options, "restarts": restarts, **none, **(at or {}).get(rank, {})}
+            works = [("forward", FORWARD), ("write", WRITE), ("read", READ), ("hang", HANG), ("mark", 1e-9)]
+            saved = None if self.saved is None else [self.saved[0], self.saved[1].clone()]
+            weights = [tensor.clone() for tensor in self.weights]
+            journal = self.journal if rank == 0 else ""
+            data = weights, self.inputs.clone(), self.targets.clone()
+            return Args(*data, own, saved, journal, *(work(name, seconds) for name, seconds in works))
+
+        some = self.ranks.processes(world_size) if processes else self.ranks(world_size, faults=list(faults))
+        run = some.attempt(self.submission.used_by(self.trained), given)
+        mistakes = {mistake.__name__ for mistake in MISTAKES}
+        if any(result.error is not None and result.error.type in mistakes for result in run.ranks):
+            run.raise_if_failed()
+        left = [value for value in run.values if isinstance(value, dict)]
+        if keep and left:
+            # a checkpoint counts when all ranks have it
+            self.saved = min((value["saved"] for value in left), key=lambda saved: saved[0] if saved else -1)
+            if isinstance(run.values[0], dict):
+                self.journal = run.values[0]["journal"]
+        return run
+
+    def order(self, step: int) -> list[int]:
+        """Return the samples of the global batch of that step, counted from 1."""
+        each = self.steps // int(self.options["epochs"])
+        sampler = GlobalBatchSampler(len(self.inputs), self.options["batch"], 1, 0, seed=self.options["seed"])
+        sampler.set_epoch((step - 1) // each)
+        return list(sampler)[(step - 1) % each]
+
+    def expected_losses(self) -> dict[int, float]:
+        """Return the loss of each step, by its number from 1, of one process that trains without dropout."""
+        return self._alone()[0]
+
+    def expected_weights(self) -> Tensor:
+        """Return all weights after the last step, flat."""
+        return self._alone()[1]
+
+    def _alone(self) -> tuple[dict[int, float], Tensor]:
+        model = _model(self.weights, 0.0)
+        optimizer, losses = _optimizer(model), {}
+        for step in range(1, self.steps + 1):
+            batch = self.order(step)
+            loss = F.mse_loss(model(self.inputs[batch]), self.targets[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[step] = loss.item()
+        return losses, torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])

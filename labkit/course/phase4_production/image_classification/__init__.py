@@ -1,0 +1,1 @@
+"""What learners have for `image_classification`: given parts, visible checks, questions."""

@@ -1,0 +1,1 @@
+"""What learners have for `monitoring`: given parts, visible checks, questions."""

@@ -1,0 +1,84 @@
+"""The monitor's log: a folder with a file of JSON lines for each rank, which others read while it is written.
+
+`rank-00003.jsonl` has an object in each line, with a field `kind`:
+
+    {"kind": "run", "format": 1, "rank": 3, "world_size": 8, "time": ...}    first, and again after each restart
+    {"kind": "step", "time": ..., "rank": 3, "step": 17, "loss": 2.1, ...}   the fields of `StepRecord`
+    {"kind": "alarm", "time": ..., "cause": "slow compute", "rank": 5, "step": 40, "detail": "..."}   first rank's file
+
+A number that is NaN or infinite is written as the text "nan", "inf" or "-inf", since JSON has none of them. A line is
+written at once, but a reader may see its beginning before its end: ignore a last line without a line feed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.course.phase4_production.monitoring.given.records import Alarm, StepRecord
+
+FORMAT = 1
+
+
+class JsonLines:
+    """Sink: writes this rank's file in `folder`, which is made if it is missing; appends to one that is there."""
+
+    def __init__(self, folder: str | Path, rank: int, world_size: int) -> None:
+        path = file_of(Path(folder), rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._write({"kind": "run", "format": FORMAT, "rank": rank, "world_size": world_size, "time": time.time()})
+
+    def step(self, record: StepRecord) -> None:
+        self._write({"kind": "step", **record._asdict()})
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._write({"kind": "alarm", "time": time.time(), **alarm._asdict()})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        finite = {name: repr(x) if isinstance(x, float) and not math.isfinite(x) else x for name, x in fields.items()}
+        self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """Return the path of a rank's file."""
+    return folder / f"rank-{rank:05d}.jsonl"
+
+
+class LineReader:
+    """Reads the whole lines that were added to a file since the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def new_lines(self, limit: int = 1 << 22) -> Iterator[dict[str, Any]]:
+        """Yield the objects of new lines, of about `limit` bytes at most; skip what is no JSON object."""
+        with self.path.open("rb") as file:
+            if self.path.stat().st_size < self._offset:  # written anew
+                self._offset = 0
+            file.seek(self._offset)
+            data = file.read(limit)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield {name: float(x) if x in ("nan", "inf", "-inf") else x for name, x in found.items()}
+
+
+def read_folder(folder: str | Path) -> list[dict[str, Any]]:
+    """Return the objects of all files in `folder`, rank by rank."""
+    paths = sorted(Path(folder).glob("rank-*.jsonl"))
+    return [found for path in paths for found in LineReader(path).new_lines(path.stat().st_size)]

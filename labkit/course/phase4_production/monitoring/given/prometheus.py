@@ -1,0 +1,59 @@
+"""Sink for Prometheus: gauges that it scrapes from each rank's port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.course.phase4_production.monitoring.given.records import Alarm, StepRecord
+
+
+class PrometheusSink:
+    """Shows the latest step of this rank under http://HOST:PORT/metrics, with the label `rank`.
+
+    port: 0 chooses a free one, `sink.port`; None serves nothing, as where an application serves `registry` itself.
+    Raises ImportError without the package prometheus-client.
+    """
+
+    def __init__(self, rank: int, port: int | None = None, registry: Any = None) -> None:
+        try:
+            import prometheus_client as client
+        except ImportError:
+            raise ImportError("PrometheusSink needs the package: pip install prometheus-client") from None
+        self.registry = registry or client.CollectorRegistry()
+
+        def gauge(name: str, text: str) -> Any:
+            return client.Gauge(name, text, ["rank"], registry=self.registry).labels(str(rank))
+
+        self._rank = str(rank)
+        self._throughput = gauge("training_samples_per_second", "Samples per second of this rank")
+        self._step = gauge("training_step_time_seconds", "Time of the last step")
+        self._memory = gauge("gpu_memory_allocated_bytes", "Memory of this rank's tensors")
+        self._communication = gauge("communication_time_seconds", "Time of the last step's communication")
+        self._input = gauge("input_time_seconds", "Time that the last step waited for input")
+        self._loss = gauge("training_loss", "Loss of the last step")
+        self._gpu = client.Gauge(
+            "gpu_utilization_percent", "Utilization of this rank's GPU, by NVML", ["rank"], registry=self.registry
+        )
+        self._alarms = client.Counter("training_alarms", "Alarms", ["cause", "rank"], registry=self.registry)
+        self._server = None
+        if port is not None:
+            self._server, _ = client.start_http_server(port, registry=self.registry)
+            self.port = self._server.server_port
+
+    def step(self, record: StepRecord) -> None:
+        self._throughput.set(record.samples_per_second)
+        self._step.set(record.step_seconds)
+        self._memory.set(record.memory_bytes)
+        self._communication.set(record.communication_seconds)
+        self._input.set(record.input_seconds)
+        self._loss.set(record.loss)
+        if record.gpu_percent is not None:
+            self._gpu.labels(self._rank).set(record.gpu_percent)
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._alarms.labels(alarm.cause, str(alarm.rank)).inc()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()

@@ -1,0 +1,1 @@
+"""What learners have for `scaling_study`: given parts, visible checks, questions."""
