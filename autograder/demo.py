@@ -125,7 +125,7 @@ def _round_trip(console: Console, folder: Path, results: Path) -> bool:
     console.rule("The course: release, submissions, autograde, feedback", align="left")
     exercise = catalogue.find(EXERCISE)
     rubric = hidden_rubric(exercise)
-    mutants = Mutants(exercise, rubric.path)
+    mutants = Mutants(exercise)
     options = Config()
     try:
         Sandbox().check()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from autograder.measurable import left_out
 from autograder.retries import Retries, TimedResult, may_be_chance
 from autograder.sandbox import Sandbox
 from autograder.submission_sandbox import SubmissionSandbox
-from labkit.catalogue import Exercise, root
+from labkit.catalogue import Exercise
 from labkit.checks import (
     Budget,
     CannotJudge,
@@ -51,9 +50,7 @@ def hidden_rubric(exercise: Exercise) -> Rubric:
 
     Raises `NoRubric`, or `BrokenRubric` for a file that Python cannot run.
     """
-    in_course = root() / "autograder" / "rubrics" / exercise.filename
-    installed = Path(__file__).parent / "rubrics" / exercise.filename
-    path = in_course if in_course.is_file() else installed
+    path = exercise.room("autograder") / "rubric.py"
     try:
         return load_rubric(exercise, path)
     except NoRubric:

@@ -123,7 +123,7 @@ def ring(folder: Path, *, only_needed: bool) -> Assignment:
         (tree / part).symlink_to(catalogue.root().resolve() / part)
     ours: NotebookNode = nbformat.read(exercise.notebook, as_version=4)
     stock: NotebookNode = nbformat.read(exercise.notebook, as_version=4)
-    rubric = catalogue.root().resolve() / "autograder" / "rubrics" / exercise.filename
+    rubric = catalogue.root().resolve() / "autograder" / "course" / exercise.name / "rubric.py"
     graded = next(cell for cell in stock.cells if graded_exercise(cell) == RING)
     graded.source = RUBRIC_IN_A_KERNEL.format(name=exercise.name, rubric=str(rubric))
     if only_needed:
@@ -137,8 +137,9 @@ def ring(folder: Path, *, only_needed: bool) -> Assignment:
 def imports_torch(folder: Path) -> Assignment:
     """Return a notebook whose exercise does next to nothing; the one for stock nbgrader does not use the lab."""
     tree = _tree(folder)
-    for part, text in (("solutions", IMPORT_MODULE), ("autograder/rubrics", IMPORT_RUBRIC)):
-        path = tree / part / f"{IMPORT}.py"
+    files = {f"solutions/{IMPORT}.py": IMPORT_MODULE, f"autograder/course/{IMPORT}/rubric.py": IMPORT_RUBRIC}
+    for name, text in files.items():
+        path = tree / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
     (tree / "labkit").mkdir()

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from labkit.exercises import checkpointing, fault_tolerance
 from labkit.course.phase4_production.fault_tolerance.given import GlobalBatchSampler
+from labkit.exercises import checkpointing, fault_tolerance
 
 EVERY = 10
 STEPS = 300

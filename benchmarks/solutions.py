@@ -1,6 +1,6 @@
 """The exercises' solutions beside the library: the same work, values equal or not, time side by side.
 
-Each exercise has a part, a module `solutions_NAME.py` in this folder, whose `measure(repetitions, quick)` returns a
+Each exercise has a part, `tests/course/PHASE/NAME/benchmark.py`, whose `measure(repetitions, quick)` returns a
 `Beside` for each piece of work. Both do it alternately, on the same ranks; times are medians unless the part states
 otherwise. If the algorithm is the same, a solution may take at most 1.1 times the library's time, ddp 1.05 times;
 otherwise the ratio is only reported.
@@ -13,16 +13,17 @@ Exit status 1: values differ.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 
 from beside import Beside
 from rich.console import Console
 from rich.table import Table
 
-from labkit.catalogue import all_exercises
+from labkit.catalogue import Exercise, all_exercises, find
 from labkit.clusters.forkserver import shared
 
 PARTS = tuple(exercise.short_name for exercise in all_exercises())
@@ -39,6 +40,15 @@ def table(part: str, rows: Sequence[Beside]) -> Table:
     return found
 
 
+def loaded(exercise: Exercise) -> ModuleType:
+    """The module that measures the exercise."""
+    spec = spec_from_file_location(f"benchmark of {exercise.name}", exercise.room("tests") / "benchmark.py")
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
@@ -52,7 +62,7 @@ def main() -> int:
         options.repetitions = 2
     equal = True
     for part in options.parts or PARTS:
-        rows = importlib.import_module(f"solutions_{part}").measure(options.repetitions, options.quick)
+        rows = loaded(find(part)).measure(options.repetitions, options.quick)
         Console(width=140).print(table(part, rows))
         equal = equal and all(row.equal for row in rows)
     shared().close()

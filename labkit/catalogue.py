@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
+import importlib.util
 import os
 import tomllib
 from dataclasses import dataclass
@@ -139,6 +140,19 @@ class Exercise:
     def following(self) -> Exercise | None:
         """The next exercise in the course's order; None after the last one."""
         return next((other for other in all_exercises() if other.entry.number > self.entry.number), None)
+
+    def room(self, owner: Literal["labkit", "autograder", "tests"]) -> Path:
+        """Folder of what belongs to this exercise alone: in the course tree, else in the installed package.
+
+        `labkit` holds what learners have besides notebook and template (`given`, `scenarios`, `checks.py`,
+        `questions.py`), `autograder` what they have not (`rubric.py`, `mutants.py`, `variants`), `tests` its tests and
+        `benchmark.py`, which no package has.
+        """
+        in_course = root() / owner / "course" / self.name
+        if in_course.is_dir() or owner == "tests":
+            return in_course
+        package = importlib.util.find_spec(owner)
+        return in_course if package is None else Path(str(package.origin)).parent / "course" / self.name
 
     def source(self, *origins: Origin) -> tuple[str, Origin]:
         """Return the current module's text and origin: the first of `origins` that exists (yours, else template)."""

@@ -22,8 +22,15 @@ from labkit.questions import questions_of, questions_path
 UNFILLED = "TODO(author)"
 """Marks each place that the author of a new exercise has to fill in."""
 
-MODULES = ("solutions", "templates", "labkit/checks/visible", "labkit/questions", "autograder/rubrics")
+MODULES = ("solutions", "templates")
 """Trees with a file `PHASE/NAME.py` for each exercise."""
+
+ROOMS = {
+    "labkit": ("__init__.py", "checks.py", "questions.py"),
+    "autograder": ("__init__.py", "rubric.py", "mutants.py", "variants"),
+    "tests": ("benchmark.py", "test_{name}.py"),
+}
+"""What each exercise has in its folder `course/PHASE/NAME` of these trees, besides what only some have."""
 
 README_ROW = re.compile(r"\|(?: \[phase \d\]\(templates/(\w+)/README\.md\)[^|]*)? \| `(\w+)` \|")
 """A row of the table in README.md: the phase, in its first row only, and the exercise's short name."""
@@ -31,16 +38,20 @@ README_ROW = re.compile(r"\|(?: \[phase \d\]\(templates/(\w+)/README\.md\)[^|]*)
 
 def files(exercise: Exercise) -> list[Path]:
     """Paths that an exercise must have, below the course's folder. A folder needs at least one module in it."""
-    phase, name = exercise.phase, exercise.short_name
-    rubrics = Path("autograder/rubrics", phase)
     return [
         *(Path(tree, exercise.filename) for tree in MODULES),
-        rubrics / "mutants" / f"{name}.py",
-        rubrics / "variants" / name,
         exercise.notebook.relative_to(root()),
-        Path("benchmarks", f"solutions_{name}.py"),
-        Path("tests/exercises", f"test_{name}.py"),
+        *(
+            room(exercise, owner) / part.format(name=exercise.short_name)
+            for owner, parts in ROOMS.items()
+            for part in parts
+        ),
     ]
+
+
+def room(exercise: Exercise, owner: str) -> Path:
+    """Folder of an exercise in one of the trees of `ROOMS`, below the course's folder."""
+    return Path(owner, "course", exercise.name)
 
 
 def pages(phases: set[str]) -> list[Path]:
@@ -86,10 +97,11 @@ def _missing(exercises: list[Exercise]) -> Iterator[str]:
 
 def _strays(exercises: list[Exercise]) -> Iterator[str]:
     known = {path for exercise in exercises for path in files(exercise)}
-    known |= {path.with_suffix("") for path in known if path.parent.name == "mutants"}
+    known |= {room(exercise, owner) for exercise in exercises for owner in ROOMS}
+    known |= {Path(owner, "course", exercise.phase, "__init__.py") for exercise in exercises for owner in ROOMS}
     patterns = [f"{tree}/phase*_*/*.py" for tree in MODULES]
-    patterns += [f"autograder/rubrics/phase*_*/{kind}/*" for kind in ("mutants", "variants")]
-    patterns += ["notebooks/phase*_*/*.ipynb", "benchmarks/solutions_*.py"]
+    patterns += [f"{owner}/course/phase*_*/*" for owner in ROOMS]
+    patterns += ["notebooks/phase*_*/*.ipynb"]
     for pattern in patterns:
         for path in sorted(root().glob(pattern)):
             relative = path.relative_to(root())
@@ -133,9 +145,9 @@ def _contradictions(exercise: Exercise) -> Iterator[str]:
 
     yield from _todos(exercise)
 
-    first = (root() / "benchmarks" / f"solutions_{exercise.short_name}.py").read_text().partition("\n")[0]
-    if f"exercise {entry.number:02}'s " not in first:
-        yield f"benchmarks/solutions_{exercise.short_name}.py: its first line does not name exercise {entry.number:02}"
+    benchmark = room(exercise, "tests") / "benchmark.py"
+    if f"exercise {entry.number:02}'s " not in (root() / benchmark).read_text().partition("\n")[0]:
+        yield f"{benchmark}: its first line does not name exercise {entry.number:02}"
 
 
 def _todos(exercise: Exercise) -> Iterator[str]:

@@ -52,7 +52,8 @@ def main(name: str, number: int | None) -> int:
         "points": str(POINTS),
     }
     for path, skeleton in _modules(exercise).items():
-        _write(root() / path, _filled(skeleton, names))
+        if not (root() / path).is_file():  # a phase's package may be there
+            _write(root() / path, _filled(skeleton, names))
     _write(exercise.notebook, _notebook(_filled("notebook", names)))
     _add_guidelines(exercise, names)
     _add_to_readme(exercise)
@@ -70,16 +71,20 @@ def main(name: str, number: int | None) -> int:
 
 def _modules(exercise: Exercise) -> dict[Path, str]:
     """The skeleton of each module that is written by hand, by its path below the course's folder."""
-    solution, _, visible, questions, rubric, mutants, variants, _, benchmark, test = completeness.files(exercise)
+    given, hidden, tests = (completeness.room(exercise, owner) for owner in completeness.ROOMS)
     return {
-        solution: "solution",
-        visible: "visible",
-        questions: "questions",
-        rubric: "rubric",
-        mutants: "mutants",
-        variants / "gathers.py": "variant",
-        benchmark: "benchmark",
-        test: "test",
+        Path("solutions", exercise.filename): "solution",
+        given.parent / "__init__.py": "phase_room",
+        given / "__init__.py": "given_room",
+        given / "checks.py": "checks",
+        given / "questions.py": "questions",
+        hidden.parent / "__init__.py": "phase_room",
+        hidden / "__init__.py": "hidden_room",
+        hidden / "rubric.py": "rubric",
+        hidden / "mutants.py": "mutants",
+        hidden / "variants" / "gathers.py": "variant",
+        tests / "benchmark.py": "benchmark",
+        tests / f"test_{exercise.short_name}.py": "test",
     }
 
 

@@ -17,7 +17,6 @@ from traitlets.config import Config
 
 from autograder.classroom.folders import Folders, give
 from autograder.course_folder import Course
-from autograder.judge import hidden_rubric
 from autograder.mutants import Mutants
 from autograder.submissions import with_module
 from labkit import catalogue
@@ -45,7 +44,7 @@ def fill(console: Console, folders: Folders, learners: Sequence[str]) -> None:
 
 def _modules(exercise: Exercise) -> dict[str, str]:
     """Return the modules that are handed in, by what they are."""
-    mutants = Mutants(exercise, hidden_rubric(exercise).path)
+    mutants = Mutants(exercise)
     wrong = min(mutants, key=lambda name: mutants[name].marks)
     return {
         f"{exercise.short_name} is right": exercise.source("solution")[0],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.mutants import Mutants
-from labkit.catalogue import Exercise, root
+from labkit.catalogue import Exercise
 
 FORBIDDEN = "FORBIDDEN"
 
@@ -29,20 +29,14 @@ def material(exercise: Exercise) -> Material:
 
     Raises ValueError when `FORBIDDEN` is not a literal set of names, and when a mutant cannot be made.
     """
-    rubric = rubric_path(exercise)
+    rubric = exercise.room("autograder") / "rubric.py"
     paths = [exercise.paths["template"], exercise.paths["solution"]]
-    paths += sorted((rubric.parent / "variants" / rubric.stem).glob("*.py"))
+    paths += sorted((rubric.parent / "variants").glob("*.py"))
     texts = {path: path.read_text() for path in paths if path.is_file()}
-    mutants = Mutants(exercise, rubric)
+    mutants = Mutants(exercise)
     known = (*texts.values(), *(mutants.text(name) for name in sorted(mutants)))
     forbidden = _forbidden(rubric) if rubric.is_file() else frozenset()
     return Material(exercise, texts.get(paths[0], ""), known, forbidden)
-
-
-def rubric_path(exercise: Exercise) -> Path:
-    """Return the path of the hidden rubric, in the course tree or else in the installed package."""
-    in_course = root() / "autograder" / "rubrics" / exercise.filename
-    return in_course if in_course.is_file() else Path(__file__).parent.parent / "rubrics" / exercise.filename
 
 
 def _forbidden(path: Path) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """Wrong solutions that test the rubrics: each is a right one with a small edit, and states its marks.
 
-`rubrics/PHASE/mutants/EXERCISE.py` lists those of an exercise:
+`autograder/course/PHASE/EXERCISE/mutants.py` lists those of an exercise:
 
     MUTANTS = {
         "bias_n_times": Mutant(13, loses=BLOCK | {"rows"}, base="megatron").edited(\"\"\"
@@ -12,8 +12,8 @@
         "does_nothing": Mutant(0, loses=EVERYTHING),
     }
 
-`base` is a right variant, `variants/EXERCISE/megatron.py`; by default the solution is edited. See edits.py for the
-format. A mutant without edits is a whole module, `mutants/EXERCISE/does_nothing.py`; its first line describes it.
+`base` is a right variant, `variants/megatron.py`; by default the solution is edited. See edits.py for the
+format. A mutant without edits is a whole module, `mutants/does_nothing.py`; its first line describes it.
 
 `python -m autograder.mutants` judges them, `labkit mutants` shows them. Grading does not use them.
 """

@@ -1,4 +1,4 @@
-"""Table of wrong solutions: judges every mutant of every exercise and writes rubrics/README.md.
+"""Table of wrong solutions: judges every mutant of every exercise and writes course/README.md.
 
     python -m autograder.mutants [EXERCISE ...]
 
@@ -41,7 +41,7 @@ def main(names: Sequence[str]) -> int:
     if wrong:
         print(f"{wrong} of {len(rows)} are not as stated: nothing written")
         return 1
-    path = root() / "autograder" / "rubrics" / "README.md"
+    path = root() / "autograder" / "course" / "README.md"
     path.write_text(page())
     print(f"{len(rows)} judged, all as stated; wrote {path}")
     return 0

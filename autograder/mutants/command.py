@@ -11,7 +11,6 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from autograder.integrity.material import rubric_path
 from autograder.mutants.edits import WrongEdit
 from autograder.mutants.table import Mutants, UnknownMutant
 from labkit.catalogue import Exercise, find
@@ -20,7 +19,7 @@ from labkit.catalogue import Exercise, find
 def main(what: Literal["show", "diff"], exercise: str, name: str | None) -> int:
     """Print a mutant, or the list of mutants without a name; return an exit code. Raises `UnknownExercise`."""
     found = find(exercise)
-    mutants = Mutants(found, rubric_path(found))
+    mutants = Mutants(found)
     console = Console(highlight=False)
     try:
         if name is None:

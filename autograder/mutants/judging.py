@@ -1,4 +1,4 @@
-"""Stated and judged marks of wrong solutions, and the page that lists them, rubrics/README.md."""
+"""Stated and judged marks of wrong solutions, and the page that lists them, course/README.md."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def section(rubric: Rubric) -> str:
 
 
 def page() -> str:
-    """Return rubrics/README.md, all exercises."""
+    """Return course/README.md, all exercises."""
     return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
 
 
 def mutants_of(rubric: Rubric) -> Mutants:
     """Return the mutants of a rubric."""
-    return Mutants(rubric.exercise, rubric.path)
+    return Mutants(rubric.exercise)
 
 
 def rubrics() -> Iterator[Rubric]:

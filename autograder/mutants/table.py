@@ -46,13 +46,13 @@ class Mutants(Mapping[str, Mutant]):
     Raises `WrongEdit`, which names exercise and mutant, where an edit does not fit.
     """
 
-    def __init__(self, exercise: Exercise, rubric: Path) -> None:
-        self._exercise, self._rubric = exercise, rubric
+    def __init__(self, exercise: Exercise) -> None:
+        self._exercise = exercise
 
     @property
     def path(self) -> Path:
         """Path of the table."""
-        return self._rubric.parent / "mutants" / self._rubric.name
+        return self._exercise.room("autograder") / "mutants.py"
 
     @property
     def folder(self) -> Path:
@@ -86,7 +86,7 @@ class Mutants(Mapping[str, Mutant]):
         base = self[name].base
         if base == SOLUTION:
             return self._exercise.source("solution")[0]
-        path = self._rubric.parent / "variants" / self._rubric.stem / f"{base}.py"
+        path = self._exercise.room("autograder") / "variants" / f"{base}.py"
         if not path.is_file():
             raise WrongEdit(f"{self._exercise.name}, mutant {name}: no variant is called {base!r}")
         return path.read_text()

@@ -30,12 +30,12 @@ from labkit.checks.rubric import visible_path
 
 _SILENT = {
     "autograder": {
-        *("authoring", "batch", "classroom", "verdicts", "integrity", "intake", "marks", "mutants", "rubrics", "tests"),
-        *("course.py", "demo.py", "formgrader.py", "submissions.py"),
+        *("authoring", "batch", "classroom", "verdicts", "integrity", "intake", "marks", "mutants", "course", "tests"),
+        *("course_folder.py", "demo.py", "formgrader.py", "submissions.py"),
     },
     "labkit": {
-        *("notebook", "search", "site", "visible"),
-        *("__main__.py", "cli.py", "doctor.py", "edit.py", "finding.py", "start.py", "sync.py"),
+        *("notebook", "search", "site"),
+        *("__main__.py", "checks.py", "cli.py", "doctor.py", "edit.py", "finding.py", "start.py", "sync.py"),
     },
 }
 """Folders and files of each package that do not affect a verdict, or are covered by the key itself."""

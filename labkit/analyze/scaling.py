@@ -8,7 +8,14 @@ from pathlib import Path
 from labkit import catalogue, exercises
 from labkit.analyze.findings import Analysis, Finding
 from labkit.checks.working_modules import working_modules
-from labkit.course.phase4_production.scaling_study.given import Scaling, ScalingPoint, curve_name, in_words, read, studies
+from labkit.course.phase4_production.scaling_study.given import (
+    Scaling,
+    ScalingPoint,
+    curve_name,
+    in_words,
+    read,
+    studies,
+)
 from labkit.plots import scaling_study as draw
 
 GOOD = 0.95

@@ -19,8 +19,8 @@ from labkit import catalogue, exercises
 from labkit.bench.configurations import ZERO, Configuration, Plans, Timing
 from labkit.bench.models import named, with_sequence
 from labkit.checks.working_modules import working_modules
-from labkit.hardware.files import is_file
 from labkit.course.phase4_production.scaling_study.given import append, read, studies
+from labkit.hardware.files import is_file
 from labkit.predict.command import parse_cluster
 
 FORMATS = {".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}

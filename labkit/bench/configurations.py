@@ -13,8 +13,8 @@ from labkit.bench.models import named, with_sequence
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.local import local
 from labkit.clusters.virtual import VirtualCluster
-from labkit.hardware import Topology
 from labkit.course.phase4_production.scaling_study.given import Measurement, Origin, predicted
+from labkit.hardware import Topology
 from labkit.predict import Plan
 from labkit.predict.describe import Convolutional
 from labkit.predict.plan import Precision

@@ -15,8 +15,8 @@ one TODO in the order of the file: parts first, then what is built from them. If
 `expect(values, "result", easier=["values"])` points the learner to that check.
 
 A visible rubric also has `HINTS`, for each TODO a list of Markdown texts from a nudge to almost the line: `{1: ["..."],
-2: [...]}`. Next to a hidden rubric are other correct solutions, which earn all points, in `variants/EXERCISE/NAME.py`,
-and wrong ones in `mutants/EXERCISE.py`. It may have `FORBIDDEN = {"torch.distributed.all_reduce"}`, full names that
+2: [...]}`. Next to a hidden rubric are other correct solutions, which earn all points, in `variants/NAME.py`, and
+wrong ones in `mutants.py`. It may have `FORBIDDEN = {"torch.distributed.all_reduce"}`, full names that
 `labkit integrity` points out, without effect on marks.
 """
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from labkit.catalogue import Exercise, root
+from labkit.catalogue import Exercise
 
 PARAMETERS = ("submission", "ranks", "draw")
 FIGURES = ("network", "memory")
@@ -97,7 +97,7 @@ class Rubric:
     @property
     def variant_paths(self) -> list[Path]:
         """Paths of alternative correct solutions."""
-        return sorted((self.path.parent / "variants" / self.path.stem).glob("*.py"))
+        return sorted((self.path.parent / "variants").glob("*.py"))
 
 
 def load_rubric(exercise: Exercise, path: Path) -> Rubric:
@@ -118,9 +118,8 @@ def load_rubric(exercise: Exercise, path: Path) -> Rubric:
 
 
 def visible_path(exercise: Exercise) -> Path:
-    """File of the exercise's visible checks: in the course tree, else in the installed package."""
-    in_course = root() / "labkit" / "checks" / "visible" / exercise.filename
-    return in_course if in_course.is_file() else Path(__file__).parent / "visible" / exercise.filename
+    """File of the exercise's visible checks."""
+    return exercise.room("labkit") / "checks.py"
 
 
 def visible_rubric(exercise: Exercise) -> Rubric:

@@ -23,10 +23,10 @@ import yaml
 
 from labkit.clusters import Script, kinds
 from labkit.commands import CommandError, require_file
-from labkit.launch.deepspeed_file import require_deepspeed_file
-from labkit.launch.programs import Program
 from labkit.course.phase4_production.image_classification.given import command as image_classification
 from labkit.course.phase4_production.llm_13b.given import command as llm_13b
+from labkit.launch.deepspeed_file import require_deepspeed_file
+from labkit.launch.programs import Program
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ PROGRAMS: Mapping[str, _Command] = {
     ),
     "llm_13b": _Command(
         llm_13b.parser,
-        "from labkit.exercises import llm_13b\nfrom labkit.course.phase4_production.llm_13b.given import command\n\ncommand.main(llm_13b)\n",
+        "from labkit.course.phase4_production.llm_13b.given import command\n"
+        "from labkit.exercises import llm_13b\n\ncommand.main(llm_13b)\n",
     ),
 }
 """Exercises with a command."""

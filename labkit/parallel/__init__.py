@@ -1,4 +1,49 @@
-"""Parts of the exercises' modules that learners are given: argument checks, transport and other plumbing.
+"""The old path of exercises' given parts: `labkit.parallel.ddp` is `labkit.course.phase3_multi_node.ddp.given`.
 
-Each exercise has a package here; what several exercises use is beside the packages.
+For modules written before the course had a folder for each exercise. Imports warn; the next release has no such path.
 """
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+from labkit.catalogue import all_exercises
+
+_RENAMED = {"pipeline": "pipeline_parallel", "tensor": "tensor_parallel"}
+_SHARED = ("collective_arguments", "number_arguments", "training_step")
+
+
+class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Puts the module of today in the place of one that is imported by its old name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if _new_name(fullname) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        new = _new_name(module.__name__)
+        warnings.warn(f"{module.__name__} is {new} now", DeprecationWarning, stacklevel=2)
+        sys.modules[module.__name__] = importlib.import_module(new)
+
+
+def _new_name(old: str) -> str:
+    """Today's name of a module; empty for one that is not below this package."""
+    if not old.startswith(f"{__name__}."):
+        return ""
+    package, *rest = old.removeprefix(f"{__name__}.").split(".")
+    if package in _SHARED:
+        return f"labkit.course.{package}"
+    package = _RENAMED.get(package, package)
+    rooms = (exercise.name.replace("/", ".") for exercise in all_exercises() if exercise.short_name == package)
+    return next((".".join(("labkit.course", room, "given", *rest)) for room in rooms), "")
+
+
+sys.meta_path.insert(0, _Moved())

@@ -22,7 +22,7 @@ Of predictions, `labkit.predict`:
     layouts(search)                           every layout that was tried, and why some are rejected
     beside_measured({source: pairs})          predicted / measured, with a band
 
-Of points of a scaling study, real, virtual and predicted marked apart, `labkit.course.phase4_production.scaling_study.given`:
+Points of a scaling study (exercise 23's given part), real, virtual and predicted ones marked apart:
 
     scaling_study(points)                     efficiency and throughput over GPUs
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from labkit.catalogue import Exercise, all_exercises, root
+from labkit.catalogue import Exercise, all_exercises
 from labkit.questions.kinds import Question
 
 
@@ -17,9 +17,8 @@ class UnknownQuestion(ValueError):
 
 
 def questions_path(exercise: Exercise) -> Path:
-    """File of the exercise's questions: in the course tree, else in the installed package."""
-    in_course = root() / "labkit" / "questions" / exercise.filename
-    return in_course if in_course.is_file() else Path(__file__).parent / exercise.filename
+    """File of the exercise's questions."""
+    return exercise.room("labkit") / "questions.py"
 
 
 def questions_of(exercise: Exercise) -> tuple[Question, ...]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
 from labkit.catalogue import all_exercises, root
 
 SOURCES = ("labkit", "autograder", "cluster", "benchmarks", "tests")
 """Folders whose files the site shows when a page links to them."""
-NEVER = ("autograder/rubrics", "autograder/rubric_support", "solutions", "labkit/checks/visible", "tests/exercises")
-"""Folders of which the site shows nothing: they hold solutions, hidden checks, or hints."""
+NEVER = (
+    *("autograder/course/*", "autograder/rubric_support/*", "solutions/*", "tests/course/*"),
+    *("labkit/course/*/checks.py", "labkit/course/*/questions.py"),
+)
+"""Patterns of files that the site does not show: they hold solutions, hidden checks, hints, or answers."""
 
 COPIED = "copied"
 """Folder of the staged files that the site has as they are."""
@@ -38,7 +42,7 @@ def place(path: str) -> str | None:
         return path.removesuffix(".ipynb")
     if file.name == "README.md" and file.parts[0] == "templates":
         return f"phases/{file.parent.name}"
-    if path.startswith(tuple(f"{folder}/" for folder in NEVER)):
+    if any(fnmatch(path, pattern) for pattern in NEVER):
         return None
     if file.suffix in (".py", ".toml", ".js", ".yaml", ".md") and (file.parts[0] in SOURCES or len(file.parts) == 1):
         return f"source/{path}"

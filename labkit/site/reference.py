@@ -52,8 +52,8 @@ def _index() -> str:
     lines = [
         "# Reference",
         "",
-        "The public names of labkit, from their docstrings. What the pages of an exercise give to its module "
-        "(`labkit.parallel`) is in the exercise's notebook.",
+        "The public names of labkit, from their docstrings. What an exercise's module is given "
+        "(`labkit.course`) is in the exercise's notebook.",
         "",
         "| package | |",
         "|---|---|",

@@ -20,8 +20,16 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from labkit.course.phase2_advanced.mixed_precision.given.arguments import check_step
-from labkit.course.phase2_advanced.mixed_precision.given.gradient_reduction import all_reduce_gradients, share_of_samples
-from labkit.course.phase2_advanced.mixed_precision.given.loss_scale import LARGEST, SMALLEST, LossScale, check_scaled_gradients
+from labkit.course.phase2_advanced.mixed_precision.given.gradient_reduction import (
+    all_reduce_gradients,
+    share_of_samples,
+)
+from labkit.course.phase2_advanced.mixed_precision.given.loss_scale import (
+    LARGEST,
+    SMALLEST,
+    LossScale,
+    check_scaled_gradients,
+)
 from labkit.course.phase2_advanced.mixed_precision.given.master_weights import HALVES, PairedOptimizer
 
 __all__ = ["DynamicLossScaler", "MasterWeights", "StepResult", "autocast_step"]

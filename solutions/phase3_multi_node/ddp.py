@@ -18,8 +18,8 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.exercises import data_loader, process_group, trainer
 from labkit.course.phase3_multi_node.ddp.given import BucketedModule, CheckpointFile, Training, broadcast_together, weak
+from labkit.exercises import data_loader, process_group, trainer
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 

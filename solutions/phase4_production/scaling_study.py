@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from labkit.exercises import ddp, zero
 from labkit.course.phase4_production.scaling_study import given
 from labkit.course.phase4_production.scaling_study.given import Cost, Fit, Measurement, ScalingPoint, Workload
+from labkit.exercises import ddp, zero
 
 __all__ = ["ScalabilityBenchmark", "amdahl", "gustafson", "most_useful_gpus", "training", "usl"]
 

@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from labkit.course.phase1_data_parallel.data_loader.given.arguments import known_device, require_integer, require_iterable
+from labkit.course.phase1_data_parallel.data_loader.given.arguments import (
+    known_device,
+    require_integer,
+    require_iterable,
+)
 from labkit.course.phase1_data_parallel.data_loader.given.device_copies import DeviceCopies
 
 __all__ = ["PrefetchLoader", "ShardedSampler"]

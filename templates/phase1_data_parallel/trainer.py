@@ -19,9 +19,14 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from labkit.exercises import collectives
 from labkit.course.collective_arguments import group_ranks
-from labkit.course.phase1_data_parallel.trainer.given.arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
+from labkit.course.phase1_data_parallel.trainer.given.arguments import (
+    inputs_and_targets,
+    require_choice,
+    require_schedule,
+    require_trainable,
+)
+from labkit.exercises import collectives
 
 __all__ = ["REDUCTIONS", "DataParallelTrainer", "StepMetrics", "scaled_learning_rate"]
 

@@ -20,7 +20,14 @@ from torch.distributed import ProcessGroup
 
 from labkit.course.phase2_advanced.pipeline_parallel.given import arguments
 from labkit.course.phase2_advanced.pipeline_parallel.given.messages import PipelineMessages, slots_of_rank
-from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import Action, Schedule, Step, bubble_fraction, most_in_flight, schedule_orders
+from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import (
+    Action,
+    Schedule,
+    Step,
+    bubble_fraction,
+    most_in_flight,
+    schedule_orders,
+)
 
 __all__ = [
     "Action", "PipelineParallel", "PipelineStage", "bubble_fraction", "get_pipeline_schedule", "gpipe_schedule",

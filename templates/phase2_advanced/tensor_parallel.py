@@ -3,7 +3,7 @@
 Of two consecutive matrices, the first is cut into columns of outputs, the second into rows of inputs. Each rank
 applies its rows of the second to its own outputs of the first, and one all-reduce completes the pair. Attention and MLP
 are such pairs, so a transformer block takes two all-reduces forward and two backward (Shoeybi et al. 2019). Torch
-stores a weight as (outputs, inputs). `labkit.parallel` has the layers' `__init__`, `from_full` and `to_full`.
+stores a weight as (outputs, inputs). The given parts have the layers' `__init__`, `from_full` and `to_full`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.models.gpt import Block, GPTConfig
 from labkit.course.phase2_advanced.tensor_parallel.given import parts as parts
 from labkit.course.phase2_advanced.tensor_parallel.given.layers import BlockPart, ColumnPart, RowPart, VocabPart
 from labkit.course.phase2_advanced.tensor_parallel.given.parts import all_gather_parts, apply_in_group, part_of
+from labkit.models.gpt import Block, GPTConfig
 
 __all__ = [
     "ColumnParallelLinear", "RowParallelLinear", "TensorParallelTransformer", "VocabParallelEmbedding", "copy_to_group",

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from labkit.course.phase3_multi_node.expert_parallel import given
 from labkit.course.phase2_advanced.tensor_parallel.given.parts import apply_in_group
+from labkit.course.phase3_multi_node.expert_parallel import given
 
 __all__ = ["ExpertParallelMoE", "TopKRouter", "average_gradients", "combine", "dispatch"]
 

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from labkit.course.phase3_multi_node.parallel_3d import given
+from labkit.course.phase3_multi_node.parallel_3d.given import AXES, Coordinates, MeshSizes
 from labkit.exercises import ddp, pipeline_parallel, tensor_parallel
 from labkit.models.gpt import Block, GPTConfig
 from labkit.models.gpt_layers import Embedding, gpt_layers, share
-from labkit.course.phase3_multi_node.parallel_3d import given
-from labkit.course.phase3_multi_node.parallel_3d.given import AXES, Coordinates, MeshSizes
 
 __all__ = ["Mesh", "Parallel3DTrainer", "build_mesh"]
 

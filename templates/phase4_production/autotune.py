@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from torch.distributed import ProcessGroup
 
-from labkit.hardware import Topology
 from labkit.course.phase4_production.autotune import given
 from labkit.course.phase4_production.autotune.given import Measure, Objective, Space, TuningResult
+from labkit.hardware import Topology
 from labkit.predict import Plan
 from labkit.predict.describe import Description
 

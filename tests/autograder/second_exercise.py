@@ -167,9 +167,13 @@ def enter(tree: Path, number: int, name: str, builds_on: str, points: int) -> No
 def add_third_to(tree: Path) -> None:
     """Write the files of the exercise that builds on the other one, without a notebook."""
     enter(tree, 102, FAR, '"pass_it_on"', points=2)
-    trees = {"solutions": FAR_SOLUTION, "labkit/checks/visible": FAR_CHECKS, "autograder/rubrics": FAR_CHECKS}
-    for folder, text in trees.items():
-        path = tree / folder / f"{FAR}.py"
+    files = {
+        f"solutions/{FAR}.py": FAR_SOLUTION,
+        f"labkit/course/{FAR}/checks.py": FAR_CHECKS,
+        f"autograder/course/{FAR}/rubric.py": FAR_CHECKS,
+    }
+    for name, text in files.items():
+        path = tree / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 

@@ -104,7 +104,7 @@ def test_marks_are_nbgraders_and_nothing_is_judged_twice(course: Course, tree: P
     assert now["untouched"] == ("unchanged", False, 0.0)
     assert marks(course) == {**MARKS, "twice": 3.0}
 
-    rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
+    rubric = tree / "autograder" / "course" / NAME / "rubric.py"
     rubric.write_text(rubric.read_text().replace("equals([1, 1, 1])", "equals([2, 2, 2])"))
     hand_in(course, "twice", second_exercise.SENDS_TWICE)
     again = states(grade(course, PHASE, ["right", "twice"]))
@@ -128,7 +128,7 @@ def test_marks_are_nbgraders_and_nothing_is_judged_twice(course: Course, tree: P
 
 def test_what_is_broken_for_all_is_told_once_and_before_anybody_is_judged(course: Course, tree: Path) -> None:
     hand_in(course, "learner", RIGHT)
-    rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
+    rubric = tree / "autograder" / "course" / NAME / "rubric.py"
     text = rubric.read_text()
     started: list[object] = []
     broken = {

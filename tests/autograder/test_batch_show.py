@@ -75,7 +75,7 @@ def test_what_is_not_there_is_named(tree: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_rubric_that_python_cannot_read_is_named(tree: Path) -> None:
     """Learners' modules have the same name as the rubric; only the folder differs."""
-    rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
+    rubric = tree / "autograder" / "course" / NAME / "rubric.py"
     rubric.write_text("def broken(:\n")
     with pytest.raises(BrokenRubric) as caught:
         hidden_rubric(catalogue.find(NAME))

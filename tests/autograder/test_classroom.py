@@ -122,7 +122,7 @@ def outcomes(ada: Person, classroom: Classroom) -> dict[str, str]:
         "gradebook": classroom.folder / "course",
         "hub's database": classroom.folder / "hub/jupyterhub.sqlite",
         "solutions": classroom.root / "solutions",
-        "rubrics": ROOT / "autograder/rubrics",
+        "rubrics": ROOT / "autograder/course",
         "solved notebooks": classroom.root / "notebooks",
         "passwords of the machine": Path("/etc/shadow"),
     }

@@ -109,7 +109,7 @@ def test_the_feedback_page_shows_each_check_and_runs_nothing_of_the_learners(cou
 
 def test_a_notebook_whose_points_are_not_the_rubrics_is_not_marked(course: Course, tree: Path) -> None:
     hand_in(course, "learner", second_exercise.SOLUTION)
-    rubric = tree / "autograder" / "rubrics" / f"{NAME}.py"
+    rubric = tree / "autograder" / "course" / NAME / "rubric.py"
     text = rubric.read_text()
     rubric.write_text(text.replace("points=1", "points=2"))
     try:

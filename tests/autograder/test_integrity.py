@@ -15,7 +15,7 @@ import second_exercise
 from nbformat import NotebookNode
 from ring_answers import RING, answers
 
-from autograder.integrity.material import material, rubric_path
+from autograder.integrity.material import material
 from autograder.integrity.page import page
 from autograder.integrity.reach import reaches
 from autograder.integrity.report import NothingToCompare, Report, make_report
@@ -176,7 +176,7 @@ def test_plain_work_reaches_for_nothing(code: str) -> None:
 
 
 def test_of_all_modules_of_the_course_only_those_that_cheat_are_pointed_at() -> None:
-    known, mutants = material(RING).known, Mutants(RING, rubric_path(RING))
+    known, mutants = material(RING).known, Mutants(RING)
     names = {mutants.text(name): name for name in mutants}
     found = {
         names.get(text, text): {reach.rule for reach in reading.reaches}

@@ -87,7 +87,7 @@ def test_a_module_gets_what_it_deserves(name: str, exercise: catalogue.Exercise)
 
 
 def test_a_module_finds_neither_rubric_nor_solution(exercise: catalogue.Exercise) -> None:
-    wanted = [str(catalogue.root() / "autograder" / "rubrics"), str(exercise.paths["solution"])]
+    wanted = [str(catalogue.root() / "autograder" / "course"), str(exercise.paths["solution"])]
     spy = instead(
         f"import os\nif not any(map(os.path.exists, {wanted})): raise KeyError('nothing to see')\nreceived = 0"
     )
@@ -106,7 +106,7 @@ def test_feedback_tells_no_text_of_exceptions_and_no_seed(exercise: catalogue.Ex
 
 
 def test_a_rubric_that_is_broken_gives_no_marks(exercise: catalogue.Exercise) -> None:
-    path = catalogue.root() / "autograder" / "rubrics" / exercise.filename
+    path = catalogue.root() / "autograder" / "course" / exercise.name / "rubric.py"
     path.write_text(
         path.read_text().replace("def messages(submission, ranks, draw):", "def messages(draw):\n    1 / 0")
     )

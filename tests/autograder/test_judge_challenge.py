@@ -70,7 +70,8 @@ def test_a_plan_is_made_in_the_sandbox_and_only_its_data_counts_outside() -> Non
     small = Training("small", {"gpu": "a100-40gb", "nnodes": 2, "nproc_per_node": 2}, model, batch=16)
     source = (root() / "solutions/challenges/step_13b/formulas.py").read_text()
     spoils = (
-        "import time\nimport labkit.course.phase4_production.llm_13b.given as given\n\ntime.perf_counter = given.extended = lambda *_: 0.0\n"
+        "import time\nfrom labkit.course.phase4_production.llm_13b import given\n\n"
+        "time.perf_counter = given.extended = lambda *_: 0.0\n"
     )
     ranks = SubmissionSandbox(Sandbox())
     try:

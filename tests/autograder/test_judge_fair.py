@@ -82,7 +82,7 @@ def test_what_fails_by_chance_is_run_again_and_said(tree: Path) -> None:
 
 @sandboxed
 def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -> None:
-    rubric = tree / "autograder" / "rubrics" / f"{second_exercise.NAME}.py"
+    rubric = tree / "autograder" / "course" / second_exercise.NAME / "rubric.py"
     more = "\n\n@check(points=1, title='{0}')\ndef {0}(submission, ranks):\n    ranks(2).call(submission.pass_it_on, "
     more += "lambda rank: __import__('torch').ones(2))\n"
     rubric.write_text(rubric.read_text() + more.format("third") + more.format("fourth"))
@@ -105,7 +105,7 @@ def test_what_hangs_is_given_up_after_two_calls_and_names_the_line(tree: Path) -
 @sandboxed
 def test_a_hang_in_the_first_checks_costs_no_mark_of_the_others(tree: Path) -> None:
     module = RIGHT.replace("    ### BEGIN", f"    while tensor.numel() > 5: {SAYS_IT_HANGS}\n    ### BEGIN")
-    rubric = tree / "autograder" / "rubrics" / f"{second_exercise.NAME}.py"
+    rubric = tree / "autograder" / "course" / second_exercise.NAME / "rubric.py"
     check = "\n\n@check(points=1, title='{0}')\ndef {0}(submission, ranks):\n    ranks(2).call(submission.pass_it_on, "
     check += "lambda rank: __import__('torch').ones({1}))\n"
     hidden = rubric.read_text().partition("@check")
@@ -148,7 +148,7 @@ def opens_files(submission, ranks):
 @sandboxed
 def test_an_error_of_the_machine_where_it_is_judged_is_nobodys_marks(tree: Path) -> None:
     exercise = catalogue.find(second_exercise.NAME)
-    rubric = tree / "autograder" / "rubrics" / f"{second_exercise.NAME}.py"
+    rubric = tree / "autograder" / "course" / second_exercise.NAME / "rubric.py"
     text = f"from pathlib import Path\n{rubric.read_text()}{OUT_OF_FILES}"
 
     def judged(fails: str, module: str) -> CheckResult:

@@ -63,7 +63,7 @@ def test_state_helps_in_no_other_check_and_harms_in_none(tmp_path: Path, monkeyp
     second_exercise.add_to(tmp_path)
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     exercise = catalogue.find(second_exercise.NAME)
-    (tmp_path / "autograder" / "rubrics" / exercise.filename).write_text(RUBRIC)
+    (tmp_path / "autograder" / "course" / exercise.name / "rubric.py").write_text(RUBRIC)
     with Judge(Sandbox()) as judge:
         report = judge.judge(exercise, COUNTS)
     assert [result.earned for result in report.results] == [1, 0, 1, 0, 1], report.text()

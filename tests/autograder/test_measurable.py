@@ -44,7 +44,7 @@ def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exerc
 
 
 def rubric_of(exercise: catalogue.Exercise) -> Path:
-    return catalogue.root() / "autograder" / "rubrics" / exercise.filename
+    return catalogue.root() / "autograder" / "course" / exercise.name / "rubric.py"
 
 
 def configured() -> Config:

@@ -75,7 +75,7 @@ def exercise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Exerc
 
 
 def mutants(exercise: catalogue.Exercise) -> Mutants:
-    return Mutants(exercise, catalogue.root() / "autograder" / "rubrics" / exercise.filename)
+    return Mutants(exercise)
 
 
 def test_an_edit_that_does_not_fit_names_exercise_and_mutant(exercise: catalogue.Exercise) -> None:

@@ -125,7 +125,7 @@ def secrets(tmp_path: Path) -> list[str]:
     gradebook = tmp_path / "gradebook.db"
     gradebook.write_text("")
     root, package = catalogue.root(), Path(autograder.__file__).parent
-    found = [gradebook, HERE, root / "solutions", root / "autograder", root / "notebooks", package / "rubrics"]
+    found = [gradebook, HERE, root / "solutions", root / "autograder", root / "notebooks", package / "course"]
     found += [package / "judge.py", Path("/etc/passwd"), Path("/etc/shadow"), Path.home() / ".profile", Path("/var")]
     assert all(path.exists() for path in found[:-3])
     return [str(path) for path in found]

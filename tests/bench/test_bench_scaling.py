@@ -17,9 +17,9 @@ import pytest
 
 from labkit.bench import command
 from labkit.cli import main
-from labkit.hardware import topology
 from labkit.course.phase4_production.scaling_study.given.files import append
 from labkit.course.phase4_production.scaling_study.given.records import Measurement
+from labkit.hardware import topology
 from labkit.predict import Plan, model, predict
 
 MODEL = "mlp-16x8x4"

@@ -36,7 +36,9 @@ def nothing(submission):
 def checked(course: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the exercises whose checks ran."""
     (course / "labkit/catalogue.toml").write_text(CATALOGUE + LATER)
-    (course / "labkit/course/phase1_small/later/checks.py").write_text(CHECKS)
+    checks = course / "labkit/course/phase1_small/later/checks.py"
+    checks.parent.mkdir()
+    checks.write_text(CHECKS)
     for folder in ("solutions", "templates"):
         (course / folder / "phase1_small/later.py").write_text('__all__ = ["later"]\ndef later(): ...\n')
     names: list[str] = []

@@ -14,7 +14,7 @@ import pytest
 from labkit import catalogue
 from labkit.cli import main
 
-PARTS = ("labkit", "autograder", "solutions", "templates", "notebooks", "benchmarks", "docs", "tests/exercises")
+PARTS = ("labkit", "autograder", "solutions", "templates", "notebooks", "benchmarks", "docs", "tests/course")
 
 STEPS = """
 import json, sys
@@ -117,8 +117,11 @@ def test_a_skeleton_is_a_whole_exercise_that_runs(tree: Path) -> None:
         in readme
     )
 
-    tests = ["test_first.py", "test_complete.py::test_every_exercise_is_complete_and_agrees_with_the_catalogue"]
-    run(tree, "-m", "pytest", "-q", *(f"tests/exercises/{test}" for test in tests))
+    tests = [
+        "phase4_production/first/test_first.py",
+        "test_complete.py::test_every_exercise_is_complete_and_agrees_with_the_catalogue",
+    ]
+    run(tree, "-m", "pytest", "-q", *(f"tests/course/{test}" for test in tests))
     run(tree, "-m", "ruff", "check", "--no-cache", ".")
     run(tree, "-m", "ruff", "format", "--no-cache", "--check", ".")
     assert "equal" in run(tree, "benchmarks/solutions.py", "first", "--quick")

@@ -13,10 +13,10 @@ from urllib.request import urlopen
 import pytest
 
 from labkit.cli import main
+from labkit.course.phase4_production.monitoring.given import Alarm, JsonLines, StepRecord
 from labkit.dashboard import DashboardView
 from labkit.dashboard.server import DashboardServer
 from labkit.dashboard.view import MOST_BINS
-from labkit.course.phase4_production.monitoring.given import Alarm, JsonLines, StepRecord
 
 
 def write(folder: Path, ranks: int, steps: range, slow: int = -1) -> list[JsonLines]:

@@ -9,10 +9,10 @@ import pytest
 from rank_lines import of_each_rank  # beside this file
 
 from labkit.cli import main
+from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import validate_deepspeed_config
+from labkit.course.phase4_production.image_classification.given.deepspeed_trainer import deepspeed_config
 from labkit.launch import configuration
 from labkit.launch.options import parser
-from labkit.course.phase4_production.image_classification.given.deepspeed_trainer import deepspeed_config
-from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import validate_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cluster/configs").glob("*.yaml"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.models import IMAGE_MODELS, image_model
 from labkit.course.phase4_production.image_classification.given.memory import activation_gb, optimizer_bytes, unit_gb
+from labkit.models import IMAGE_MODELS, image_model
 from labkit.predict import resnet
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 DEALT_ONE_BY_ONE = (
-    "tests/exercises",
+    "tests/course",
     "tests/autograder/test_whole_course.py",
     "autograder/tests/adversarial/test_adversarial_rubrics.py",
 )

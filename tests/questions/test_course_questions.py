@@ -16,8 +16,8 @@ import pytest
 
 from labkit import Run
 from labkit.catalogue import Exercise, all_exercises
-from labkit.hardware import topology
 from labkit.course.phase4_production.autotune.given import LayoutSpace, Measurement
+from labkit.hardware import topology
 from labkit.predict import model
 from labkit.questions import Choice, Line, Number, Question, Verdict, questions_of
 from labkit.trace import Event, Kind, Trace

@@ -96,12 +96,12 @@ class Reach:
     def _reached(self, start: str) -> set[str]:
         """What one file or exercise uses, in turn, with itself."""
         seen, waiting = {start}, [start]
-        mirrored = PurePosixPath(start).parts[1:2] if start.startswith("tests/") else ()
+        mirrored = _subject(start) if start.startswith("tests/") else ()
         while waiting:
             one = waiting.pop()
             # a test of another package is no more than a file to this one
             used = self._used_by(one) if one == start or not is_test(one) else set()
-            if PurePosixPath(one).parts[1:2] == mirrored:  # tests mirror the packages: these call its functions
+            if _subject(one) == mirrored:  # tests mirror the packages: these call its functions
                 used = used | {_module(name) for name in self._sources.uses(one).deferred}
             for found in used - seen:
                 seen.add(found)
@@ -136,6 +136,12 @@ def _inverted(used: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
         for path in files:
             found.setdefault(path, []).append(user)
     return found
+
+
+def _subject(path: str) -> tuple[str, ...]:
+    """What a file is about: the package or folder below the tree, below `course` the exercise."""
+    parts = PurePosixPath(path).parts
+    return parts[1:4] if parts[1:2] == ("course",) else parts[1:2]
 
 
 def _exercise(name: str) -> str:

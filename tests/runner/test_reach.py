@@ -41,8 +41,8 @@ def __getattr__(name): ...
     "labkit/near/program.py": "",
     "labkit/near/starter.py": "from pathlib import Path\nPROGRAM = Path(__file__).with_name('program.py')",
     "labkit/far.py": "from pathlib import Path\nPROGRAM = Path(__file__).parent / 'near' / 'program.py'",
-    "labkit/parallel/ring/given.py": "",
-    "solutions/phase1/ring.py": "from labkit.parallel.ring import given",
+    "labkit/course/phase1/ring/given.py": "",
+    "solutions/phase1/ring.py": "from labkit.course.phase1.ring import given",
     "solutions/phase1/two_rings.py": "from labkit.exercises import ring",
     "notebooks/phase1/01_ring.ipynb": '{"cells": []}',
     "notebooks/phase1/02_two_rings.ipynb": '{"cells": []}',
@@ -107,7 +107,7 @@ def test_a_change_reaches_who_imports_names_or_reads_the_file(small: Reach, chan
     assert reached(small, changed) == tests
 
 
-@pytest.mark.parametrize("changed", ["solutions/phase1/ring.py", "labkit/parallel/ring/given.py"])
+@pytest.mark.parametrize("changed", ["solutions/phase1/ring.py", "labkit/course/phase1/ring/given.py"])
 def test_an_exercise_reaches_who_builds_on_it_and_its_part_of_what_goes_through_all(small: Reach, changed: str) -> None:
     notebooks = {"notebooks/phase1/01_ring.ipynb", "notebooks/phase1/02_two_rings.ipynb"}
     # a command imports it within a function: its own tests call that, those of other commands do not
@@ -142,7 +142,10 @@ def test_something_is_known_of_every_file(here: Reach, files: list[str]) -> None
 
 def test_a_leaf_reaches_little_and_the_core_nearly_all(here: Reach) -> None:
     leaf = select(here, "solutions/phase3_multi_node/zero.py").modules
-    assert {"tests/course/phase3_multi_node/zero/test_zero.py", "notebooks/phase3_multi_node/15_zero.ipynb"} <= leaf.keys()
+    assert {
+        "tests/course/phase3_multi_node/zero/test_zero.py",
+        "notebooks/phase3_multi_node/15_zero.ipynb",
+    } <= leaf.keys()
     assert leaf["tests/autograder/test_whole_course.py"] is not None
     core = select(here, "labkit/clusters/forkserver/client.py").modules
     assert len(leaf) < 0.2 * len(core)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autograder.feedback import for_learner
-from autograder.judge import Judge, hidden_rubric
+from autograder.judge import Judge
 from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox
 from labkit import catalogue
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox"),
 ]
 
-FILES = sorted((Path(__file__).parent / "rubrics").glob("*/*.py"))
+FILES = sorted(catalogue.root().glob("tests/course/*/*/adversaries/*.py"))
 
 
 def told(text: str, what: str) -> str:
@@ -31,13 +31,13 @@ def handed_in(exercise: Exercise, text: str) -> str:
     """Return the module: `text`, appended to the solution or a wrong solution of the rubric if it is based on one."""
     kind, _, name = told(text, "base").partition("/")
     if kind == "mutants":
-        return Mutants(exercise, hidden_rubric(exercise).path).text(name) + text
+        return Mutants(exercise).text(name) + text
     return (exercise.source("solution")[0] if kind == "solution" else "") + text
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parts[-3]}/{path.stem}")
 def test_a_rubric_gives_what_is_deserved_with_its_reason(path: Path) -> None:
-    exercise, text = catalogue.find(path.parent.name), path.read_text()
+    exercise, text = catalogue.find(path.parts[-3]), path.read_text()
     others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
     checks = told(text, "checks").split()
     with Judge(Sandbox()) as judge:

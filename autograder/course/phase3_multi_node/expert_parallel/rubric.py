@@ -65,8 +65,8 @@ def travelled(
     """On a rank: dispatch tokens to given experts. factors: multiply each batch by one, combine, and go backward."""
     import torch
 
-    from labkit.exercises import expert_parallel
     from labkit.course.phase3_multi_node.expert_parallel.given import Routing
+    from labkit.exercises import expert_parallel
 
     # neither is contiguous
     x = x.T.contiguous().T.requires_grad_()

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.checks import Args, CheckFailed, Draw, Ranks, Submission, check, expect, group_of, work
+from labkit.clusters import Run
+from labkit.course.phase4_production.autotune.given import BUCKET_SIZES
 from labkit.course.phase4_production.autotune.scenarios.planted_layouts import PlantedLayouts
 from labkit.course.phase4_production.autotune.scenarios.tuning_on_ranks import bucketed, scaled, searched, sized, tuned
-from labkit.clusters import Run
 from labkit.hardware.gpus import GPUS
-from labkit.course.phase4_production.autotune.given import BUCKET_SIZES
 from labkit.trace import Kind
 
 FORBIDDEN = {"labkit.predict.search", "labkit.predict.predict"}
@@ -55,9 +55,9 @@ AS_TOLD = [
 
 def misused(cases: list[str]) -> list[str]:
     """On a rank: return the error for each wrong argument."""
+    from labkit.course.phase4_production.autotune.given import Recipe
     from labkit.exercises import autotune
     from labkit.hardware import topology
-    from labkit.course.phase4_production.autotune.given import Recipe
     from labkit.predict import model
 
     gpt, cluster = model("gpt2-xl"), topology("dgx-a100")

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from labkit.checks import Args, CheckFailed, Draw, Ranks, Submission, check, expect
-from labkit.course.phase4_production.fault_tolerance.scenarios import FORWARD, HANG, FailingTraining
 from labkit.clusters import Run
 from labkit.clusters.virtual import kill, slow
+from labkit.course.phase4_production.fault_tolerance.scenarios import FORWARD, HANG, FailingTraining
 from labkit.trace import Event, Kind
 
 FORBIDDEN = {
@@ -94,10 +94,10 @@ def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: b
     import tempfile
     from pathlib import Path
 
-    from labkit.course.phase4_production.fault_tolerance.scenarios import MemoryCheckpoints
     from labkit.clusters.run import RankResult, Run
-    from labkit.exercises import fault_tolerance as ft
     from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig
+    from labkit.course.phase4_production.fault_tolerance.scenarios import MemoryCheckpoints
+    from labkit.exercises import fault_tolerance as ft
 
     class Recorded:
         """A cluster that runs nothing: it keeps the job."""

@@ -15,8 +15,16 @@ import torch
 from torch import Tensor
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, work
-from labkit.course.phase4_production.image_classification.scenarios import CLASSES, FEATURES, INIT_SCALE, digits_model, expected, net_of, shapes
 from labkit.clusters import Run
+from labkit.course.phase4_production.image_classification.scenarios import (
+    CLASSES,
+    FEATURES,
+    INIT_SCALE,
+    digits_model,
+    expected,
+    net_of,
+    shapes,
+)
 from labkit.data import digits
 from labkit.trace import Kind
 

@@ -15,10 +15,25 @@ import torch
 
 from labkit import Job, catalogue, virtual
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect
-from labkit.course.phase4_production.llm_13b.scenarios import cluster_of, loss_of, model_of, one_process, plan_of, right_tokens
 from labkit.clusters import Run
 from labkit.course.phase4_production.autotune.given import LayoutSpace
-from labkit.course.phase4_production.llm_13b.given import RESTART_SECONDS, Extended, TrainingPlan, as_trained, extended, measured, slices
+from labkit.course.phase4_production.llm_13b.given import (
+    RESTART_SECONDS,
+    Extended,
+    TrainingPlan,
+    as_trained,
+    extended,
+    measured,
+    slices,
+)
+from labkit.course.phase4_production.llm_13b.scenarios import (
+    cluster_of,
+    loss_of,
+    model_of,
+    one_process,
+    plan_of,
+    right_tokens,
+)
 from labkit.predict import FITTED, Plan, predict
 from labkit.predict.running import FAILURES_PER_GPU_HOUR, checkpoint_interval
 

@@ -71,8 +71,8 @@ def studied(
     import torch
     import torch.distributed as dist
 
-    from labkit.exercises import scaling_study
     from labkit.course.phase4_production.scaling_study.given import Workload
+    from labkit.exercises import scaling_study
 
     steps, warmup, repeats = counts
 
@@ -118,8 +118,8 @@ def reference(batch: int, steps: int, nelements: int, sample: Any) -> None:
 
 def computed(table: list[list[Any]], calls: list[list[Any]]) -> list[Any]:
     """On a rank: call methods of a benchmark about measurements: world size, samples, times of steps and computing."""
-    from labkit.exercises import scaling_study
     from labkit.course.phase4_production.scaling_study.given import Measurement
+    from labkit.exercises import scaling_study
 
     measured = [Measurement("real", "ddp", n, batch, tuple(steps), tuple(alone)) for n, batch, steps, alone in table]
     benchmark = scaling_study.ScalabilityBenchmark(recorded=measured)
@@ -143,8 +143,8 @@ def laws(calls: list[list[Any]]) -> list[float]:
 
 def fitted(kind: str, table: list[list[Any]], batch: int, formats: list[str]) -> list[Any]:
     """On a rank: study measurements of each origin; return what fits the real ones, and reports of them all."""
-    from labkit.exercises import scaling_study
     from labkit.course.phase4_production.scaling_study.given import Measurement
+    from labkit.exercises import scaling_study
 
     benchmark = scaling_study.ScalabilityBenchmark()
     for origin in ("real", "virtual", "predict"):
@@ -160,8 +160,8 @@ def misused(cases: list[str]) -> list[str]:
     """On a rank: return the error for each wrong argument."""
     import torch.distributed as dist
 
-    from labkit.exercises import scaling_study
     from labkit.course.phase4_production.scaling_study.given import Measurement, Workload
+    from labkit.exercises import scaling_study
 
     own = Measurement("real", "ddp", 2, 4, (1.0,), (1.0,))
     nothing = Workload(lambda: None, lambda: None)

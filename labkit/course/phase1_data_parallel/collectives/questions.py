@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import Job, Run, virtual
+from labkit.clusters import Job, Run
+from labkit.clusters.virtual import virtual
 from labkit.questions import Line, Number
 from labkit.trace.rounds import rounds
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from labkit import Job, virtual
+from labkit.clusters import Job
+from labkit.clusters.virtual import virtual
 from labkit.questions import Number
 
 

@@ -71,7 +71,7 @@ def held(way: str, numel: int, depth: int) -> Any:
     backward, and at the peak."""
     import torch
 
-    import labkit
+    from labkit.clusters import device
     from labkit.exercises import activation_checkpointing
 
     def function(t: torch.Tensor) -> torch.Tensor:
@@ -80,17 +80,17 @@ def held(way: str, numel: int, depth: int) -> Any:
         return t
 
     x = torch.full((numel,), 0.5, requires_grad=True)
-    labkit.reset_peak_memory_stats()
-    before = labkit.memory_allocated()
+    device.reset_peak_memory_stats()
+    before = device.memory_allocated()
     if way == "checkpoint":
         result = activation_checkpointing.checkpoint(function, x)
     else:
         with activation_checkpointing.offload_activations("cpu"):
             result = function(x)
-    after_forward = labkit.memory_allocated()
+    after_forward = device.memory_allocated()
     result.sum().backward()
     del result
-    counts = (after_forward, labkit.memory_allocated(), labkit.max_memory_allocated())
+    counts = (after_forward, device.memory_allocated(), device.max_memory_allocated())
     return {"grad": x.grad, "tensors": [(count - before) / x.nbytes for count in counts]}
 
 

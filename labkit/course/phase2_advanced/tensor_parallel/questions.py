@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit import Job, virtual
+from labkit.clusters import Job
+from labkit.clusters.virtual import virtual
 from labkit.questions import Choice, Number
 
 

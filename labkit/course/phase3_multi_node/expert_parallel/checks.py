@@ -42,8 +42,8 @@ def travelled(
     import torch
     import torch.distributed as dist
 
-    from labkit.exercises import expert_parallel
     from labkit.course.phase3_multi_node.expert_parallel.given import Routing
+    from labkit.exercises import expert_parallel
 
     x, weights = x.clone().requires_grad_(), weights.clone().requires_grad_()
     routing = Routing(experts, weights, kept, torch.zeros(()), num_experts)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import Job, virtual
+from labkit.clusters import Job
+from labkit.clusters.virtual import virtual
 from labkit.questions import Line, Number
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, group_of, work
+from labkit.course.phase4_production.autotune.given import BUCKET_SIZES
 from labkit.course.phase4_production.autotune.scenarios.planted_layouts import PlantedLayouts
 from labkit.course.phase4_production.autotune.scenarios.tuning_on_ranks import bucketed, scaled, searched, sized, tuned
 from labkit.hardware.gpus import GPUS
-from labkit.course.phase4_production.autotune.given import BUCKET_SIZES
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
@@ -36,9 +36,9 @@ def tried(cases: list[list[int]]) -> list[list[Any]]:
 
 def costs(gigabytes: list[list[float]]) -> list[list[Any]]:
     """On a rank: return the costs of plans of 3 seconds that need so many GB, on a GPU of 40."""
+    from labkit.course.phase4_production.autotune.given import Measurement, TrialLog
     from labkit.exercises import autotune
     from labkit.hardware import topology
-    from labkit.course.phase4_production.autotune.given import Measurement, TrialLog
     from labkit.predict import Plan
 
     cluster, found = topology("p4d"), []

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.checks import Args, CheckFailed, Draw, NotMeasurable, Ranks, Submission, check, expect
-from labkit.course.phase4_production.fault_tolerance.scenarios import FailingTraining
 from labkit.clusters import Run
+from labkit.course.phase4_production.fault_tolerance.scenarios import FailingTraining
 from labkit.trace import Kind
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
@@ -46,8 +46,8 @@ def launched() -> dict[str, Any]:
     from pathlib import Path
 
     from labkit.clusters.run import RankResult, Run
-    from labkit.exercises import fault_tolerance as ft
     from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig
+    from labkit.exercises import fault_tolerance as ft
 
     class Recorded:
         job: Any = None

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, work
-from labkit.course.phase4_production.image_classification.scenarios import CLASSES, FEATURES, expected, net_of, shapes
 from labkit.clusters import Run
+from labkit.course.phase4_production.image_classification.scenarios import CLASSES, FEATURES, expected, net_of, shapes
 from labkit.trace import Kind
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------

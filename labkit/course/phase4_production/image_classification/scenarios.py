@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.checks.flop_work import FlopWork
+from labkit.course.phase4_production.checkpointing.given.shards import ShardedState
 from labkit.data import ImageSets
 from labkit.models import ResNet
-from labkit.course.phase4_production.checkpointing.given.shards import ShardedState
 
 FEATURES, WIDTH, CLASSES = 5, 7, 6
 LEARNING_RATE, MOMENTUM = 0.3, 0.5

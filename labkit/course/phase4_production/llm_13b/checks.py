@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from labkit.checks import Args, Ranks, Submission, check, expect
-from labkit.course.phase4_production.llm_13b.scenarios import cluster_of, loss_of, model_of, one_process, right_tokens
 from labkit.clusters import Run
 from labkit.course.phase4_production.autotune.given import LayoutSpace
 from labkit.course.phase4_production.llm_13b.given import as_trained
+from labkit.course.phase4_production.llm_13b.scenarios import cluster_of, loss_of, model_of, one_process, right_tokens
 from labkit.predict import Plan, predict
 
 SIZES = [2, 16, 2, 8]

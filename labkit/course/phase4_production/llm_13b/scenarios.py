@@ -20,9 +20,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.hardware import Topology, topology
 from labkit.course.phase4_production.checkpointing.given.errors import CheckpointError
-from labkit.course.phase4_production.llm_13b.given import MasterAdamW, TrainingPlan, held_out_loss, tokens_of_step, windows
+from labkit.course.phase4_production.llm_13b.given import (
+    MasterAdamW,
+    TrainingPlan,
+    held_out_loss,
+    tokens_of_step,
+    windows,
+)
+from labkit.hardware import Topology, topology
 from labkit.predict import Plan, Transformer
 
 VOCAB = 256

@@ -92,8 +92,8 @@ def named(cases: list[Any], detect: str, stride: int = 1) -> list[list[list[Any]
     """On a rank: return what `detect` finds in each case, a history: intervals, each with all ranks' figures."""
     import torch.distributed as dist
 
-    from labkit.exercises import monitoring
     from labkit.course.phase4_production.monitoring.given import Summary
+    from labkit.exercises import monitoring
 
     usual = Summary(9, 0.016, 0.002, 0.002, 1600.0, 1e9, -1, -1, 0.001)
     seen = []

@@ -46,8 +46,8 @@ def studied(kind: str, world_sizes: list[int], batch: int, sample: Any, overhead
     """On a rank: make a study; a sample takes 1 ms, a step on n ranks n ms more, the first two of a rank 50 ms."""
     import torch.distributed as dist
 
-    from labkit.exercises import scaling_study
     from labkit.course.phase4_production.scaling_study.given import Workload
+    from labkit.exercises import scaling_study
 
     def make(batch_size: int, group: Any) -> Workload:
         calls = 0
@@ -82,8 +82,8 @@ def studied(kind: str, world_sizes: list[int], batch: int, sample: Any, overhead
 
 def computed(table: list[list[Any]], calls: list[list[Any]]) -> list[Any]:
     """On a rank: call methods of a benchmark about measurements: world size, samples, times of steps and computing."""
-    from labkit.exercises import scaling_study
     from labkit.course.phase4_production.scaling_study.given import Measurement
+    from labkit.exercises import scaling_study
 
     measured = [Measurement("real", "ddp", n, batch, tuple(steps), tuple(alone)) for n, batch, steps, alone in table]
     benchmark = scaling_study.ScalabilityBenchmark(recorded=measured)
@@ -107,8 +107,8 @@ def laws(calls: list[list[Any]]) -> list[float]:
 
 def reported(table: list[list[Any]], formats: list[str]) -> list[Any]:
     """On a rank: return reports of a weak study with points of all three origins, and the laws that fit."""
-    from labkit.exercises import scaling_study
     from labkit.course.phase4_production.scaling_study.given import Measurement
+    from labkit.exercises import scaling_study
 
     benchmark = scaling_study.ScalabilityBenchmark()
     for origin in ("real", "virtual", "predict"):

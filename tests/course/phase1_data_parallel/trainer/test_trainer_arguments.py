@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.course.phase1_data_parallel.trainer.given.arguments import inputs_and_targets, require_choice, require_schedule, require_trainable
+from labkit.course.phase1_data_parallel.trainer.given.arguments import (
+    inputs_and_targets,
+    require_choice,
+    require_schedule,
+    require_trainable,
+)
 
 
 def test_a_choice_that_there_is_not_is_named_beside_those_that_there_are() -> None:

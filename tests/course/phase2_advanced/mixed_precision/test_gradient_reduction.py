@@ -10,7 +10,10 @@ from labkit import Job, virtual
 
 CELL = """
 import torch, torch.distributed as dist
-from labkit.course.phase2_advanced.mixed_precision.given.gradient_reduction import all_reduce_gradients, share_of_samples
+from labkit.course.phase2_advanced.mixed_precision.given.gradient_reduction import (
+    all_reduce_gradients,
+    share_of_samples,
+)
 
 dist.init_process_group()
 rank = dist.get_rank()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import StageStep, bubble_fraction, most_in_flight, schedule_orders
+from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import (
+    StageStep,
+    bubble_fraction,
+    most_in_flight,
+    schedule_orders,
+)
 
 FORWARD, BACKWARD = ("forward", 0, 0), ("backward", 0, 0)
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
+from labkit.course.number_arguments import require_positive
 from labkit.course.phase3_multi_node.ddp.given.arguments import require_path
 from labkit.course.phase3_multi_node.ddp.given.backward_pass import EndOfBackward, parameters_in_graph, weak
 from labkit.course.phase3_multi_node.ddp.given.bucket import Bucket
-from labkit.course.number_arguments import require_positive
 
 AGREE = """
 import torch, torch.distributed as dist

@@ -9,9 +9,9 @@ import torch
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, virtual
+from labkit.course.phase3_multi_node.parallel_3d.given import Coordinates, check_rank, check_trainer
 from labkit.models.gpt import GPTConfig
 from labkit.models.gpt_layers import gpt_layers, share
-from labkit.course.phase3_multi_node.parallel_3d.given import Coordinates, check_rank, check_trainer
 
 SMALL = {"layers": 2, "heads": 4, "width": 8, "vocab": 10, "context": 3}
 

@@ -1,4 +1,4 @@
-"""Part of solutions.py: exercise 10's ring compared with gloo's all-reduce, timed as in solutions_collectives.py.
+"""Part of solutions.py: exercise 10's ring compared with gloo's all-reduce, timed as in beside_gloo.py.
 
 Gloo's all-reduce is a ring, too, cut into segments that are added while others are sent.
 """
@@ -6,7 +6,7 @@ Gloo's all-reduce is a ring, too, cut into segments that are added while others 
 from __future__ import annotations
 
 from beside import Beside
-from solutions_collectives import beside_gloo
+from beside_gloo import beside_gloo
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:

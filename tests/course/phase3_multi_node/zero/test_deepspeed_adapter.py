@@ -16,7 +16,11 @@ from torch import nn
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
-from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import VERSION, initialize_deepspeed, validate_deepspeed_config
+from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import (
+    VERSION,
+    initialize_deepspeed,
+    validate_deepspeed_config,
+)
 from labkit.course.phase3_multi_node.zero.given.deepspeed_config import ENTRIES, create_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]

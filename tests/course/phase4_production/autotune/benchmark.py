@@ -18,9 +18,9 @@ from typing import Any
 from beside import Beside
 
 from labkit import catalogue
+from labkit.course.phase4_production.autotune.given import LayoutSpace, LogUniform, configurations, predicted
 from labkit.exercises import load
 from labkit.hardware import topology
-from labkit.course.phase4_production.autotune.given import LayoutSpace, LogUniform, configurations, predicted
 from labkit.predict import model
 
 BUDGET = 864

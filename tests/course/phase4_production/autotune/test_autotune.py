@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
+from labkit.course.phase4_production.autotune.given import (
+    STRATEGIES,
+    LayoutSpace,
+    LogUniform,
+    Measurement,
+    Recipe,
+    predicted,
+)
 from labkit.exercises import load
 from labkit.hardware import topology
-from labkit.course.phase4_production.autotune.given import STRATEGIES, LayoutSpace, LogUniform, Measurement, Recipe, predicted
 from labkit.predict import Plan, model
 
 EXERCISE = catalogue.find("autotune")

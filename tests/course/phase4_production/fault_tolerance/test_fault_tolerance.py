@@ -18,8 +18,14 @@ from waiting import BROKEN_SECONDS
 from labkit import Job, catalogue, local, virtual
 from labkit.clusters import Cluster
 from labkit.clusters.virtual import kill
+from labkit.course.phase4_production.fault_tolerance.given import (
+    LLAMA_3,
+    ElasticConfig,
+    GlobalBatchSampler,
+    Journal,
+    simulated_goodput,
+)
 from labkit.exercises import load
-from labkit.course.phase4_production.fault_tolerance.given import LLAMA_3, ElasticConfig, GlobalBatchSampler, Journal, simulated_goodput
 
 EXERCISE = catalogue.find("fault_tolerance")
 NAMES = ("checkpointing", "fault_tolerance")

@@ -16,9 +16,9 @@ from PIL import Image
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
-from labkit.course.phase4_production.image_classification.scenarios import expected
 from labkit.clusters import Cluster
 from labkit.clusters.virtual import kill
+from labkit.course.phase4_production.image_classification.scenarios import expected
 from labkit.exercises import load
 
 EXERCISE = catalogue.find("image_classification")

@@ -11,12 +11,12 @@ import torch
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, local, virtual
-from labkit.course.phase4_production.llm_13b.scenarios import cluster_of, model_of, one_process, plan_of
 from labkit.clusters import Cluster
 from labkit.clusters.virtual import kill
+from labkit.course.phase4_production.llm_13b.given import MasterAdamW, extended, measured, slices, trigram_loss, windows
+from labkit.course.phase4_production.llm_13b.scenarios import cluster_of, model_of, one_process, plan_of
 from labkit.data.source_text import source_text
 from labkit.exercises import load
-from labkit.course.phase4_production.llm_13b.given import MasterAdamW, extended, measured, slices, trigram_loss, windows
 
 EXERCISE = catalogue.find("llm_13b")
 MODULES = {one.name: one.source("solution")[0] for one in (*EXERCISE.builds_on, EXERCISE)}

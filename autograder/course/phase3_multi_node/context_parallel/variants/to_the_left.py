@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.course.phase3_multi_node.context_parallel import given
 from labkit.course.phase2_advanced.tensor_parallel.given.parts import apply_in_group
+from labkit.course.phase3_multi_node.context_parallel import given
 
 __all__ = ["merge_sequence", "ring_attention", "split_sequence", "ulysses_attention"]
 

@@ -5,8 +5,8 @@ import os
 import torch
 from torch import nn
 
-from labkit.exercises import data_loader, process_group, trainer
 from labkit.course.phase3_multi_node.ddp.given import CheckpointFile, Training
+from labkit.exercises import data_loader, process_group, trainer
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 

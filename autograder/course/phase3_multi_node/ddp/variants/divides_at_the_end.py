@@ -6,11 +6,11 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
-from labkit.exercises import data_loader, process_group, trainer
 from labkit.course.phase3_multi_node.ddp.given import CheckpointFile, Training
 from labkit.course.phase3_multi_node.ddp.given.agreement import broadcast_together
 from labkit.course.phase3_multi_node.ddp.given.backward_pass import weak
 from labkit.course.phase3_multi_node.ddp.given.bucketed_module import BucketedModule
+from labkit.exercises import data_loader, process_group, trainer
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 

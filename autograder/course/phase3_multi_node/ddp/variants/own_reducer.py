@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.exercises import data_loader, process_group, trainer
 from labkit.course.phase3_multi_node.ddp.given import CheckpointFile, Training
 from labkit.course.phase3_multi_node.ddp.given.backward_pass import parameters_in_graph
+from labkit.exercises import data_loader, process_group, trainer
 
 __all__ = ["DDPCheckpointer", "DDPTrainer", "DistributedDataParallel"]
 MB = 2**20

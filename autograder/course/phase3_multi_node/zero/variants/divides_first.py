@@ -12,7 +12,12 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.course.phase3_multi_node.zero import given
-from labkit.course.phase3_multi_node.zero.given import FSDPTrainer, ZeROConfig, create_deepspeed_config, initialize_deepspeed
+from labkit.course.phase3_multi_node.zero.given import (
+    FSDPTrainer,
+    ZeROConfig,
+    create_deepspeed_config,
+    initialize_deepspeed,
+)
 
 __all__ = [
     "FSDPTrainer",

@@ -11,9 +11,9 @@ from typing import TypeVar
 import torch
 from torch.distributed import ProcessGroup
 
-from labkit.hardware import Topology
 from labkit.course.phase4_production.autotune import given
 from labkit.course.phase4_production.autotune.given import Measure, Objective, Space, TuningResult
+from labkit.hardware import Topology
 from labkit.predict import Plan
 from labkit.predict.describe import Description
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from labkit.exercises import (  # isort: skip  # your own
     activation_checkpointing, checkpointing, fault_tolerance, parallel_3d, zero,
 )  # fmt: skip
-from labkit.hardware import Topology
-from labkit.course.phase4_production.llm_13b import given
 from labkit.course.phase4_production.autotune.given import LayoutSpace
+from labkit.course.phase4_production.llm_13b import given
 from labkit.course.phase4_production.llm_13b.given import Forecast, Report, TrainingPlan
+from labkit.hardware import Topology
 from labkit.predict import Prediction, Transformer, predict
 
 __all__ = ["MeshCheckpointer", "build", "forecast", "generate", "plan", "train"]

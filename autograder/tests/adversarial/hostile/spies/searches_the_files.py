@@ -8,8 +8,15 @@ import torch.distributed as dist
 
 __all__ = ["pass_around"]
 
-SECRET = ("gradebook.db", "judge.py", "nbgrader_config.py", "second_exercise.py", "test_adversarial_class.py")
-FOLDERS = ("rubrics", "mutants", "submitted", "autograded", "verdicts", "adversarial")
+SECRET = (
+    "gradebook.db",
+    "judge.py",
+    "nbgrader_config.py",
+    "mutants.py",
+    "second_exercise.py",
+    "test_adversarial_class.py",
+)
+FOLDERS = ("mutants", "variants", "submitted", "autograded", "verdicts", "adversarial")
 
 
 def found():

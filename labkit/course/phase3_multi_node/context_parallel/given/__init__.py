@@ -7,7 +7,12 @@ arriving = pass_on([k, v], group)                                # to the next r
 k, v = arriving.wait()
 """
 
-from labkit.course.phase3_multi_node.context_parallel.given.arguments import check_attention, check_heads, check_merge, check_split
+from labkit.course.phase3_multi_node.context_parallel.given.arguments import (
+    check_attention,
+    check_heads,
+    check_merge,
+    check_split,
+)
 from labkit.course.phase3_multi_node.context_parallel.given.block_attention import add_to, attend, attend_backward
 from labkit.course.phase3_multi_node.context_parallel.given.ring_messages import Arriving, pass_on
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from labkit.course.collective_arguments import group_ranks
-from labkit.course.phase3_multi_node.expert_parallel.given.routing import Journey, Routing
 from labkit.course.number_arguments import require_integer, require_positive
+from labkit.course.phase3_multi_node.expert_parallel.given.routing import Journey, Routing
 
 
 def check_router(width: Any, num_experts: Any, top_k: Any, capacity_factor: Any) -> None:

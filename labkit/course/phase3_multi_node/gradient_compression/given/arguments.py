@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.course.phase3_multi_node.gradient_compression.given.integer_packing import WIDTHS
 from labkit.course.number_arguments import require_integer, require_positive
+from labkit.course.phase3_multi_node.gradient_compression.given.integer_packing import WIDTHS
 
 
 def kept(ratio: float, numel: int) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.course.phase3_multi_node.gradient_compression.given.arguments import require_gradient
 from labkit.course.number_arguments import require_positive
+from labkit.course.phase3_multi_node.gradient_compression.given.arguments import require_gradient
 
 Bucket = list[tuple[str, Tensor]]
 """Names of parameters with their gradients, all of one dtype and on one device."""

@@ -10,7 +10,12 @@ cards_of(topology)                                  # each node's ranks by netwo
 
 from labkit.course.phase3_multi_node.hierarchical_allreduce.given.cards import Placement, cards_of
 from labkit.course.phase3_multi_node.hierarchical_allreduce.given.nodes import RanksPerNode, node_of, nodes_of, remember
-from labkit.course.phase3_multi_node.hierarchical_allreduce.given.shards import cut, start_all_gather, start_reduce_scatter, sum_for_average
+from labkit.course.phase3_multi_node.hierarchical_allreduce.given.shards import (
+    cut,
+    start_all_gather,
+    start_reduce_scatter,
+    sum_for_average,
+)
 
 __all__ = [
     "Placement",

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from labkit.course.collective_arguments import combining, contiguous
-from labkit.course.phase3_multi_node.hierarchical_allreduce.given.nodes import Node
 from labkit.course.number_arguments import require_integer
+from labkit.course.phase3_multi_node.hierarchical_allreduce.given.nodes import Node
 from labkit.torch_versions.groups import all_gather_single, reduce_scatter_single
 
 

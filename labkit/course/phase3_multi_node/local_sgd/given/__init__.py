@@ -16,7 +16,13 @@ from labkit.course.phase3_multi_node.local_sgd.given.arguments import (
     rank_and_size,
     trained_parameters,
 )
-from labkit.course.phase3_multi_node.local_sgd.given.messages import Message, exchange_speeds, gradients, start_equal, widened
+from labkit.course.phase3_multi_node.local_sgd.given.messages import (
+    Message,
+    exchange_speeds,
+    gradients,
+    start_equal,
+    widened,
+)
 
 __all__ = [
     "Message",

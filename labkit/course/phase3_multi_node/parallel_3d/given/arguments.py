@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from labkit.course.number_arguments import require_integer
-from labkit.course.phase3_multi_node.parallel_3d.given.axes import AXES, Coordinates
 from labkit.course.phase2_advanced.pipeline_parallel.given.arguments import check_schedule_name
+from labkit.course.phase3_multi_node.parallel_3d.given.axes import AXES, Coordinates
 
 
 class Config(Protocol):

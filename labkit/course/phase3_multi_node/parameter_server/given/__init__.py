@@ -13,7 +13,11 @@ from labkit.course.phase3_multi_node.parameter_server.given.arguments import (
 from labkit.course.phase3_multi_node.parameter_server.given.requests import Kind, Request
 from labkit.course.phase3_multi_node.parameter_server.given.server_messages import ServerMessages
 from labkit.course.phase3_multi_node.parameter_server.given.shards import Piece, Shard
-from labkit.course.phase3_multi_node.parameter_server.given.worker_messages import FinishingWorker, ServerStopped, WorkerMessages
+from labkit.course.phase3_multi_node.parameter_server.given.worker_messages import (
+    FinishingWorker,
+    ServerStopped,
+    WorkerMessages,
+)
 
 __all__ = [
     "FinishingWorker",

@@ -11,7 +11,13 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from labkit.course.phase3_multi_node.parameter_server.given.arguments import check_role, servers_and_workers
-from labkit.course.phase3_multi_node.parameter_server.given.requests import Kind, Request, decode, empty_message, open_groups
+from labkit.course.phase3_multi_node.parameter_server.given.requests import (
+    Kind,
+    Request,
+    decode,
+    empty_message,
+    open_groups,
+)
 from labkit.course.phase3_multi_node.parameter_server.given.shards import Piece, Shard
 
 _CLOSED = ("closed by peer", "reset by peer", "Broken pipe")

@@ -22,9 +22,9 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DistributedSampler
 
-from labkit.course.phase3_multi_node.ddp.given.agreement import broadcast_together
 from labkit.course.phase1_data_parallel.process_group.given.arguments import metric_value
 from labkit.course.phase1_data_parallel.trainer.given.arguments import require_schedule
+from labkit.course.phase3_multi_node.ddp.given.agreement import broadcast_together
 from labkit.course.training_step import TrainingStep
 
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList, nn.Sequential)

@@ -11,8 +11,8 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.course.collective_arguments import group_ranks
-from labkit.course.phase3_multi_node.ddp.given import broadcast_together, weak
 from labkit.course.number_arguments import require_positive
+from labkit.course.phase3_multi_node.ddp.given import broadcast_together, weak
 from labkit.course.phase3_multi_node.zero.given.arguments import parameter_groups, require_stage
 from labkit.course.phase3_multi_node.zero.given.flat_parameters import FlatParameters, alike
 from labkit.course.phase3_multi_node.zero.given.optimizer_state import gathered_state, group_options, load_state

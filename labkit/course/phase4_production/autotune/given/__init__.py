@@ -12,7 +12,12 @@ search_of(...)                           # a space, and a log that measures each
 """
 
 from labkit.course.phase4_production.autotune.given.agreement import highest
-from labkit.course.phase4_production.autotune.given.arguments import check_batch_sizes, check_bucket_sizes, check_recipe, check_tuning
+from labkit.course.phase4_production.autotune.given.arguments import (
+    check_batch_sizes,
+    check_bucket_sizes,
+    check_recipe,
+    check_tuning,
+)
 from labkit.course.phase4_production.autotune.given.configurations import (
     LogUniform,
     Space,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from labkit.hardware import Topology
+from labkit.course.number_arguments import require_integer, require_positive
 from labkit.course.phase4_production.autotune.given.configurations import Uniform
 from labkit.course.phase4_production.autotune.given.recipe import Recipe
-from labkit.course.number_arguments import require_integer, require_positive
+from labkit.hardware import Topology
 from labkit.predict.describe import MLP, Convolutional, ModuleCosts, Transformer
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from labkit.hardware import Topology
 from labkit.course.phase4_production.autotune.given.arguments import check_search
 from labkit.course.phase4_production.autotune.given.layouts import LayoutSpace
+from labkit.hardware import Topology
 from labkit.predict import Plan, predict
 from labkit.predict.describe import Description
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from labkit.course.phase4_production.autotune.given import STRATEGIES, LayoutSpace, Measurement, predicted
 from labkit.hardware import Topology
 from labkit.hardware.presets import topology
-from labkit.course.phase4_production.autotune.given import STRATEGIES, LayoutSpace, Measurement, predicted
 from labkit.predict import Plan, model
 
 _RECOMPUTE = ("none", "selective", "full")

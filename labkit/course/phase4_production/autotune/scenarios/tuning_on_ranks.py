@@ -60,8 +60,8 @@ def bucketed(asks: bool, curves: Any, group: Any = None) -> Any:
 
 def scaled(cases: list[Any]) -> list[list[Any]]:
     """On a rank: return the scaled recipe of each case."""
-    from labkit.exercises import autotune
     from labkit.course.phase4_production.autotune.given import Recipe
+    from labkit.exercises import autotune
 
     found = []
     for fields, gpus, per_gpu, most in cases:
@@ -95,8 +95,8 @@ def tuned(asks: bool, space: Any, budget: int, seeds: list[int], reduction: int,
             return floor + gap / math.sqrt(steps), how if steps >= fails_at else 0.0
 
         return answer(lookup, [0])
-    from labkit.exercises import autotune
     from labkit.course.phase4_production.autotune.given import LogUniform, Uniform
+    from labkit.exercises import autotune
 
     kinds = {"log": LogUniform, "uniform": Uniform}
     made = {
@@ -138,10 +138,10 @@ def searched(asks: bool, what: str, given: list[Any], tables: list[Any]) -> Any:
     if not asks:
         rows = [{tuple(plan): found for plan, found in table} for table in tables]
         return answer(lambda asker, numbers: rows[int(numbers[0])].get(tuple(numbers[1:])), [0])
+    from labkit.course.phase4_production.autotune.given import Measurement
     from labkit.course.phase4_production.autotune.scenarios.planted_layouts import key
     from labkit.exercises import autotune
     from labkit.hardware import Topology
-    from labkit.course.phase4_production.autotune.given import Measurement
     from labkit.predict import model
 
     found: list[Any] = []

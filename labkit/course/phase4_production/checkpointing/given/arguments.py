@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.course.phase4_production.checkpointing.given.object_storage import FsspecStorage
-from labkit.course.phase4_production.checkpointing.given.storage import LocalStorage, Storage
 from labkit.course.collective_arguments import group_ranks
 from labkit.course.number_arguments import require_integer, require_positive
+from labkit.course.phase4_production.checkpointing.given.object_storage import FsspecStorage
+from labkit.course.phase4_production.checkpointing.given.storage import LocalStorage, Storage
 
 FORMATS, MODES = ("sharded", "full"), ("min", "max")
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.course.phase3_multi_node.zero.given.optimizer_state import group_options
+from labkit.course.phase3_multi_node.zero.given.sharded_module import ShardedModule
+from labkit.course.phase3_multi_node.zero.given.sharded_optimizer import ShardedOptimizer
 from labkit.course.phase4_production.checkpointing.given.errors import CheckpointError
 from labkit.course.phase4_production.checkpointing.given.manifest import read_manifest, read_piece
 from labkit.course.phase4_production.checkpointing.given.plain_state import TensorEntry, decode
 from labkit.course.phase4_production.checkpointing.given.shards import Shard, ShardedState
 from labkit.course.phase4_production.checkpointing.given.storage import Storage
-from labkit.course.phase3_multi_node.zero.given.optimizer_state import group_options
-from labkit.course.phase3_multi_node.zero.given.sharded_module import ShardedModule
-from labkit.course.phase3_multi_node.zero.given.sharded_optimizer import ShardedOptimizer
 
 
 class LoadedState:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from labkit.course.phase4_production.fault_tolerance.given.global_batches import GlobalBatchSampler
 from labkit.course.number_arguments import require_integer, require_positive
+from labkit.course.phase4_production.fault_tolerance.given.global_batches import GlobalBatchSampler
 
 _METHODS = ("should_checkpoint", "save_checkpoint", "save_async", "wait", "load_latest_checkpoint")
 

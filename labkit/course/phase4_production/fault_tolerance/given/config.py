@@ -10,8 +10,8 @@ from typing import Any
 
 from labkit import catalogue
 from labkit.clusters import Cluster, Run
-from labkit.course.phase4_production.fault_tolerance.given.journal import Attempt, Journal
 from labkit.course.number_arguments import require_integer
+from labkit.course.phase4_production.fault_tolerance.given.journal import Attempt, Journal
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labkit.course.phase4_production.fault_tolerance.given.arguments import check_goodput
 from labkit.course.number_arguments import require_integer
+from labkit.course.phase4_production.fault_tolerance.given.arguments import check_goodput
 
 
 class Intervals(NamedTuple):

@@ -16,10 +16,15 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from labkit.course.phase4_production.image_classification.given.arguments import COMPRESSIONS, PRECISIONS, STRATEGIES
+from labkit.course.phase4_production.image_classification.given.memory import (
+    activation_gb,
+    device_memory_gb,
+    optimizer_bytes,
+    unit_gb,
+)
 from labkit.data import image_sets
 from labkit.models import IMAGE_MODELS, image_model
-from labkit.course.phase4_production.image_classification.given.arguments import COMPRESSIONS, PRECISIONS, STRATEGIES
-from labkit.course.phase4_production.image_classification.given.memory import activation_gb, device_memory_gb, optimizer_bytes, unit_gb
 
 
 def parser() -> argparse.ArgumentParser:
@@ -101,7 +106,10 @@ def main(process_group: Any, trainer: Any, image_trainer: Any, words: Sequence[s
 def _deepspeed_trainer(
     model: torch.nn.Module, monitor_type: Any, device: torch.device, options: argparse.Namespace
 ) -> Any:
-    from labkit.course.phase4_production.image_classification.given.deepspeed_trainer import DeepSpeedTrainer, deepspeed_config
+    from labkit.course.phase4_production.image_classification.given.deepspeed_trainer import (
+        DeepSpeedTrainer,
+        deepspeed_config,
+    )
 
     try:
         config = deepspeed_config(options.deepspeed, options.batch_size, options.lr)

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import initialize_deepspeed
+from labkit.course.phase3_multi_node.zero.given.deepspeed_config import require_deepspeed_config
 from labkit.course.phase4_production.image_classification.given.components import average_over_ranks
 from labkit.course.phase4_production.image_classification.given.trainer_base import StepMetrics, Totals
 from labkit.course.phase4_production.image_classification.given.weight_average import float_buffers
 from labkit.course.phase4_production.monitoring.given.clocks import now
-from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import initialize_deepspeed
-from labkit.course.phase3_multi_node.zero.given.deepspeed_config import require_deepspeed_config
 
 STEPS, MICROBATCH = "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"
 

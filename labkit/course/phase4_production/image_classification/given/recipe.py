@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from labkit.data import ImageSets, set_epoch
 from labkit.course.phase4_production.image_classification.given.arguments import check_recipe
 from labkit.course.phase4_production.image_classification.given.components import Progress
 from labkit.course.phase4_production.image_classification.given.trainer_base import TrainerBase
+from labkit.data import ImageSets, set_epoch
 
 
 class Recipe:

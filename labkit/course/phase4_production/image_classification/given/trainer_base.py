@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from labkit.clusters.device import max_memory_allocated
-from labkit.course.phase4_production.checkpointing.given.storage import Storage
 from labkit.course.phase3_multi_node.gradient_compression.given.compressor import Compressor
+from labkit.course.phase3_multi_node.zero.given.units import default_device
+from labkit.course.phase4_production.checkpointing.given.storage import Storage
 from labkit.course.phase4_production.image_classification.given.arguments import PRECISIONS, check_batch, check_trainer
 from labkit.course.phase4_production.image_classification.given.components import CompressorState, average_over_ranks
 from labkit.course.phase4_production.image_classification.given.compressors import compressor_named
@@ -24,7 +25,6 @@ from labkit.course.phase4_production.image_classification.given.memory import de
 from labkit.course.phase4_production.image_classification.given.waits import Waits
 from labkit.course.phase4_production.image_classification.given.weight_average import WeightAverage, float_buffers
 from labkit.course.phase4_production.monitoring.given.clocks import now
-from labkit.course.phase3_multi_node.zero.given.units import default_device
 
 _ADAMW = partial(AdamW, lr=1e-3)
 

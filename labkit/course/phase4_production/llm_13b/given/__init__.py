@@ -24,7 +24,14 @@ from labkit.course.phase4_production.llm_13b.given.plans import (
 )
 from labkit.course.phase4_production.llm_13b.given.recomputed import Recomputed
 from labkit.course.phase4_production.llm_13b.given.report import Report, whole_model
-from labkit.course.phase4_production.llm_13b.given.slices import Extended, Slice, extended, extended_bytes, measured, slices
+from labkit.course.phase4_production.llm_13b.given.slices import (
+    Extended,
+    Slice,
+    extended,
+    extended_bytes,
+    measured,
+    slices,
+)
 from labkit.course.phase4_production.llm_13b.given.text import held_out_loss, tokens_of_step, trigram_loss, windows
 
 __all__ = [

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.data.source_text import VOCAB
 from labkit.course.phase4_production.llm_13b.given.plans import TrainingPlan
 from labkit.course.phase4_production.llm_13b.given.report import Report
+from labkit.data.source_text import VOCAB
 from labkit.predict import Plan, Transformer
 
 PRECISIONS = ("no", "bf16")

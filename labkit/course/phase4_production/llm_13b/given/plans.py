@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from labkit.course.number_arguments import require_integer
 from labkit.hardware import Topology
 from labkit.models.gpt import GPTConfig
-from labkit.course.number_arguments import require_integer
 from labkit.predict import Plan, Transformer
 from labkit.predict.running import FAILURES_PER_GPU_HOUR
 

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from labkit.clusters.device import max_memory_allocated
-from labkit.course.phase4_production.llm_13b.given.text import held_out_loss, windows
 from labkit.course.phase3_multi_node.parallel_3d.given import whole_layer
+from labkit.course.phase4_production.llm_13b.given.text import held_out_loss, windows
 from labkit.torch_versions.fake_tensors import FakeTensor
 
 

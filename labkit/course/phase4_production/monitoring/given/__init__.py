@@ -17,7 +17,14 @@ from labkit.course.phase4_production.monitoring.given.json_lines import JsonLine
 from labkit.course.phase4_production.monitoring.given.monitor import Monitor
 from labkit.course.phase4_production.monitoring.given.prometheus import PrometheusSink
 from labkit.course.phase4_production.monitoring.given.recorder import Recorder, Step
-from labkit.course.phase4_production.monitoring.given.records import Alarm, Sink, StepRecord, Summary, first_steps, loss_alarms
+from labkit.course.phase4_production.monitoring.given.records import (
+    Alarm,
+    Sink,
+    StepRecord,
+    Summary,
+    first_steps,
+    loss_alarms,
+)
 from labkit.course.phase4_production.monitoring.given.structured_log import StructuredLog
 from labkit.course.phase4_production.monitoring.given.tensorboard import TensorBoardSink
 

@@ -14,7 +14,13 @@ from torch.distributed import ProcessGroup
 from labkit.clusters import device as devices
 from labkit.clusters.virtual.isolation.current import here
 from labkit.course.phase4_production.scaling_study.given.arguments import check_benchmark, check_ranks
-from labkit.course.phase4_production.scaling_study.given.records import MakeWorkload, Measurement, Origin, Scaling, ScalingPoint
+from labkit.course.phase4_production.scaling_study.given.records import (
+    MakeWorkload,
+    Measurement,
+    Origin,
+    Scaling,
+    ScalingPoint,
+)
 
 
 class Benchmark:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labkit.hardware import Topology
 from labkit.course.phase4_production.scaling_study.given.records import Measurement
+from labkit.hardware import Topology
 from labkit.predict import Plan, predict
 from labkit.predict.describe import Description
 
