@@ -19,5 +19,6 @@ def test_every_data_file_of_a_package_is_installed_with_it() -> None:
             for file in folder.rglob("*")
             if file.is_file() and file.suffix not in (".py", ".pyc") and "__pycache__" not in file.parts
         }
-        declared = {file for pattern in setuptools["package-data"].get(package, ()) for file in folder.glob(pattern)}
+        patterns = setuptools["package-data"].get(package, ())
+        declared = {file for pattern in patterns for file in folder.glob(pattern) if file.suffix != ".py"}
         assert files == declared, package
