@@ -38,10 +38,8 @@ def send_marks(path: Path, assignment: str) -> int:
 
     Learners without a mark yet are left as they are there.
     """
-    from autograder.course_folder import (
-        Course,
-        CourseFailed,
-    )  # imports nbgrader and torch, which a roster does not need
+    # imports nbgrader and torch, which a roster does not need
+    from autograder.course_folder import Course, CourseFailed
 
     site = sites.load(path)
     try:

@@ -1,4 +1,4 @@
-"""Table of wrong solutions: judges every mutant of every exercise and writes course/README.md.
+"""Table of wrong solutions: judges every mutant of every exercise and writes autograder/course/README.md.
 
     python -m autograder.mutants [EXERCISE ...]
 

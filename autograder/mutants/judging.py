@@ -1,4 +1,4 @@
-"""Stated and judged marks of wrong solutions, and the page that lists them, course/README.md."""
+"""Stated and judged marks of wrong solutions, and the page that lists them, autograder/course/README.md."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def section(rubric: Rubric) -> str:
 
 
 def page() -> str:
-    """Return course/README.md, all exercises."""
+    """Return autograder/course/README.md, all exercises."""
     return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
 
 
