@@ -50,7 +50,7 @@ def hidden_rubric(exercise: Exercise) -> Rubric:
 
     Raises `NoRubric`, or `BrokenRubric` for a file that Python cannot run.
     """
-    path = exercise.room("autograder") / "rubric.py"
+    path = exercise.folder("autograder") / "rubric.py"
     try:
         return load_rubric(exercise, path)
     except NoRubric:

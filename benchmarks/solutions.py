@@ -42,7 +42,7 @@ def table(part: str, rows: Sequence[Beside]) -> Table:
 
 def loaded(exercise: Exercise) -> ModuleType:
     """The module that measures the exercise."""
-    spec = spec_from_file_location(f"benchmark of {exercise.name}", exercise.room("tests") / "benchmark.py")
+    spec = spec_from_file_location(f"benchmark of {exercise.name}", exercise.folder("tests") / "benchmark.py")
     assert spec and spec.loader
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -141,7 +141,7 @@ class Exercise:
         """The next exercise in the course's order; None after the last one."""
         return next((other for other in all_exercises() if other.entry.number > self.entry.number), None)
 
-    def room(self, owner: Literal["labkit", "autograder", "tests"]) -> Path:
+    def folder(self, owner: Literal["labkit", "autograder", "tests"]) -> Path:
         """Folder of what belongs to this exercise alone: in the course tree, else in the installed package.
 
         `labkit` holds what learners have besides notebook and template (`given`, `scenarios`, `checks.py`,

@@ -25,7 +25,7 @@ UNFILLED = "TODO(author)"
 MODULES = ("solutions", "templates")
 """Trees with a file `PHASE/NAME.py` for each exercise."""
 
-ROOMS = {
+FOLDERS = {
     "labkit": ("__init__.py", "checks.py", "questions.py"),
     "autograder": ("__init__.py", "rubric.py", "mutants.py", "variants"),
     "tests": ("benchmark.py", "test_{name}.py"),
@@ -42,15 +42,15 @@ def files(exercise: Exercise) -> list[Path]:
         *(Path(tree, exercise.filename) for tree in MODULES),
         exercise.notebook.relative_to(root()),
         *(
-            room(exercise, owner) / part.format(name=exercise.short_name)
-            for owner, parts in ROOMS.items()
+            folder(exercise, owner) / part.format(name=exercise.short_name)
+            for owner, parts in FOLDERS.items()
             for part in parts
         ),
     ]
 
 
-def room(exercise: Exercise, owner: str) -> Path:
-    """Folder of an exercise in one of the trees of `ROOMS`, below the course's folder."""
+def folder(exercise: Exercise, owner: str) -> Path:
+    """Folder of an exercise in one of the trees of `FOLDERS`, below the course's folder."""
     return Path(owner, "course", exercise.name)
 
 
@@ -97,10 +97,10 @@ def _missing(exercises: list[Exercise]) -> Iterator[str]:
 
 def _strays(exercises: list[Exercise]) -> Iterator[str]:
     known = {path for exercise in exercises for path in files(exercise)}
-    known |= {room(exercise, owner) for exercise in exercises for owner in ROOMS}
-    known |= {Path(owner, "course", exercise.phase, "__init__.py") for exercise in exercises for owner in ROOMS}
+    known |= {folder(exercise, owner) for exercise in exercises for owner in FOLDERS}
+    known |= {Path(owner, "course", exercise.phase, "__init__.py") for exercise in exercises for owner in FOLDERS}
     patterns = [f"{tree}/phase*_*/*.py" for tree in MODULES]
-    patterns += [f"{owner}/course/phase*_*/*" for owner in ROOMS]
+    patterns += [f"{owner}/course/phase*_*/*" for owner in FOLDERS]
     patterns += ["notebooks/phase*_*/*.ipynb"]
     for pattern in patterns:
         for path in sorted(root().glob(pattern)):
@@ -145,7 +145,7 @@ def _contradictions(exercise: Exercise) -> Iterator[str]:
 
     yield from _todos(exercise)
 
-    benchmark = room(exercise, "tests") / "benchmark.py"
+    benchmark = folder(exercise, "tests") / "benchmark.py"
     if f"exercise {entry.number:02}'s " not in (root() / benchmark).read_text().partition("\n")[0]:
         yield f"{benchmark}: its first line does not name exercise {entry.number:02}"
 

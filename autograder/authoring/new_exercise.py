@@ -71,15 +71,15 @@ def main(name: str, number: int | None) -> int:
 
 def _modules(exercise: Exercise) -> dict[Path, str]:
     """The skeleton of each module that is written by hand, by its path below the course's folder."""
-    given, hidden, tests = (completeness.room(exercise, owner) for owner in completeness.ROOMS)
+    given, hidden, tests = (completeness.folder(exercise, owner) for owner in completeness.FOLDERS)
     return {
         Path("solutions", exercise.filename): "solution",
-        given.parent / "__init__.py": "phase_room",
-        given / "__init__.py": "given_room",
+        given.parent / "__init__.py": "phase_package",
+        given / "__init__.py": "labkit_package",
         given / "checks.py": "checks",
         given / "questions.py": "questions",
-        hidden.parent / "__init__.py": "phase_room",
-        hidden / "__init__.py": "hidden_room",
+        hidden.parent / "__init__.py": "phase_package",
+        hidden / "__init__.py": "autograder_package",
         hidden / "rubric.py": "rubric",
         hidden / "mutants.py": "mutants",
         hidden / "variants" / "gathers.py": "variant",

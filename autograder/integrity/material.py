@@ -29,7 +29,7 @@ def material(exercise: Exercise) -> Material:
 
     Raises ValueError when `FORBIDDEN` is not a literal set of names, and when a mutant cannot be made.
     """
-    rubric = exercise.room("autograder") / "rubric.py"
+    rubric = exercise.folder("autograder") / "rubric.py"
     paths = [exercise.paths["template"], exercise.paths["solution"]]
     paths += sorted((rubric.parent / "variants").glob("*.py"))
     texts = {path: path.read_text() for path in paths if path.is_file()}

@@ -52,7 +52,7 @@ class Mutants(Mapping[str, Mutant]):
     @property
     def path(self) -> Path:
         """Path of the table."""
-        return self._exercise.room("autograder") / "mutants.py"
+        return self._exercise.folder("autograder") / "mutants.py"
 
     @property
     def folder(self) -> Path:
@@ -86,7 +86,7 @@ class Mutants(Mapping[str, Mutant]):
         base = self[name].base
         if base == SOLUTION:
             return self._exercise.source("solution")[0]
-        path = self._exercise.room("autograder") / "variants" / f"{base}.py"
+        path = self._exercise.folder("autograder") / "variants" / f"{base}.py"
         if not path.is_file():
             raise WrongEdit(f"{self._exercise.name}, mutant {name}: no variant is called {base!r}")
         return path.read_text()

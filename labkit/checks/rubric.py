@@ -119,7 +119,7 @@ def load_rubric(exercise: Exercise, path: Path) -> Rubric:
 
 def visible_path(exercise: Exercise) -> Path:
     """File of the exercise's visible checks."""
-    return exercise.room("labkit") / "checks.py"
+    return exercise.folder("labkit") / "checks.py"
 
 
 def visible_rubric(exercise: Exercise) -> Rubric:

@@ -42,8 +42,8 @@ def _new_name(old: str) -> str:
     if package in _SHARED:
         return f"labkit.course.{package}"
     package = _RENAMED.get(package, package)
-    rooms = (exercise.name.replace("/", ".") for exercise in all_exercises() if exercise.short_name == package)
-    return next((".".join(("labkit.course", room, "given", *rest)) for room in rooms), "")
+    names = (exercise.name.replace("/", ".") for exercise in all_exercises() if exercise.short_name == package)
+    return next((".".join(("labkit.course", name, "given", *rest)) for name in names), "")
 
 
 sys.meta_path.insert(0, _Moved())

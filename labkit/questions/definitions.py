@@ -18,7 +18,7 @@ class UnknownQuestion(ValueError):
 
 def questions_path(exercise: Exercise) -> Path:
     """File of the exercise's questions."""
-    return exercise.room("labkit") / "questions.py"
+    return exercise.folder("labkit") / "questions.py"
 
 
 def questions_of(exercise: Exercise) -> tuple[Question, ...]:
