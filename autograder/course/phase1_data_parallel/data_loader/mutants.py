@@ -139,7 +139,11 @@ MUTANTS = {
 
         - require_iterable("loader", loader)
 
-        - from labkit.course.phase1_data_parallel.data_loader.given.arguments import known_device, require_integer, require_iterable
+        - from labkit.course.phase1_data_parallel.data_loader.given.arguments import (
+        -     known_device,
+        -     require_integer,
+        -     require_iterable,
+        - )
         + from labkit.course.phase1_data_parallel.data_loader.given.arguments import known_device
         +
         +
