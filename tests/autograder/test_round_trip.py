@@ -31,7 +31,7 @@ pytestmark = [
 PHASE, NOTEBOOK = "phase3_multi_node", "10_ring_allreduce"
 EXERCISE = catalogue.find("ring_allreduce")
 RUBRIC = hidden_rubric(EXERCISE)
-MUTANTS = Mutants(EXERCISE, RUBRIC.path)
+MUTANTS = Mutants(EXERCISE)
 SOLUTION = EXERCISE.source("solution")[0]
 NOISE = "\n\nimport sys, warnings\nwarnings.warn('deprecated')\nprint('debug', file=sys.stderr)\n"
 

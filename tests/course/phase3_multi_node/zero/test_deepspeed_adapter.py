@@ -23,7 +23,7 @@ from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import (
 )
 from labkit.course.phase3_multi_node.zero.given.deepspeed_config import ENTRIES, create_deepspeed_config
 
-ROOT = Path(__file__).resolve().parents[5]
+ROOT = Path(__file__).resolve().parents[4]
 CLIP = 0.05
 RUNS: list[dict[str, Any]] = [
     {"stage": 1},

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit import Job, catalogue, local
 
-ROOT = Path(__file__).resolve().parents[5]
+ROOT = Path(__file__).resolve().parents[4]
 EXERCISE = catalogue.find("image_classification")
 MODULES = {one.name: one.source("solution")[0] for one in (*EXERCISE.builds_on, EXERCISE)}
 
