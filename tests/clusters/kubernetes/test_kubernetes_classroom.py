@@ -161,9 +161,9 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
     assert "rank 1 of 2 has a token: False" in said, said
     assert "account: False" in said and "the API says 401" in said, said
     ledger = Ledger(classroom.folder / "hub/gpus.sqlite")
+    wait_until(lambda: not standin.store.list("jobs"))
     used = ledger.used(epoch_seconds())["ada"]
     assert used > 0
-    wait_until(lambda: not standin.store.list("jobs"))
 
     front = f"{address}/kubernetes"
     grace, said_of_it = Person(classroom.address, "grace"), list[str]()
@@ -238,12 +238,13 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
         instructor = Person(classroom.address, "instructor", hub.password)
         overview = f"{classroom.address}/services/gpus/"
         wait_until(lambda: name in instructor.session.get(overview, timeout=BROKEN_SECONDS).text)
+        # in whole seconds: a job that is stopped in its first one has used nothing
+        wait_until(lambda: ledger.used(epoch_seconds())["ada"] > used)
         page = instructor.session.get(overview, timeout=BROKEN_SECONDS).text
         form = {"job": name, "_xsrf": xsrf(page)}
         assert instructor.session.post(f"{overview}stop", data=form, timeout=BROKEN_SECONDS).status_code == 200
         thread.join(120)
         assert f"job {name} was cancelled by instructor, an instructor" in said_of_it[0]
-        assert ledger.used(epoch_seconds())["ada"] > used
         assert ask("ada", "POST", f"{batch}/jobs", json=another)[0] == 404, "the run has ended"
         assert "by instructor" in ask("ada", "GET", f"{core}/events", params=of_job)[1], "a cell without pods asks so"
 
