@@ -12,11 +12,13 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
-from types import ModuleType
+from pathlib import Path
+from types import FrameType, ModuleType
 
 from labkit.catalogue import all_exercises
 
 _RENAMED = {"pipeline": "pipeline_parallel", "tensor": "tensor_parallel"}
+_CLUSTERS = str(Path(__file__).parents[1] / "clusters")
 _SHARED = ("collective_arguments", "number_arguments", "training_step")
 
 
@@ -30,8 +32,17 @@ class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         new = _new_name(module.__name__)
-        warnings.warn(f"{module.__name__} is {new} now", DeprecationWarning, stacklevel=2)
+        file, line = _importer()
+        warnings.warn_explicit(f"{module.__name__} has moved: import {new}", FutureWarning, file, line)
         sys.modules[module.__name__] = importlib.import_module(new)
+
+
+def _importer() -> tuple[str, int]:
+    """File and line of the import: above Python's import system, and the import hook of virtual ranks."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith(("<frozen importlib", __file__, _CLUSTERS)):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame else ("sys", 1)
 
 
 def _new_name(old: str) -> str:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from labkit import Job, virtual
+
 PROGRAM = """
 import sys, warnings
 warnings.simplefilter("error" if "error" in sys.argv else "default")
@@ -40,10 +42,18 @@ def test_an_old_path_is_the_new_module_with_a_warning(statement: str, shown: str
     new = done.stdout.strip()
     assert new.startswith("labkit.course.") and new.endswith(f".{module}")
     assert (
-        f"DeprecationWarning: labkit.parallel.{statement.split()[1].removeprefix('labkit.parallel').lstrip('.')}"
+        f"FutureWarning: labkit.parallel.{statement.split()[1].removeprefix('labkit.parallel').lstrip('.')}"
         in done.stderr
     )
-    assert f"is {new.partition('.given.')[0]}" in done.stderr
+    assert f"has moved: import {new.partition('.given.')[0]}" in done.stderr
+    assert "<string>:4: FutureWarning" in done.stderr, "the line that imports"
+
+
+def test_on_virtual_ranks_the_warning_names_the_cells_line() -> None:
+    cell = "\nfrom labkit.parallel import zero as given\n"
+    run = virtual(nproc_per_node=2).run(Job(source=cell, filename="Cell In[1]")).raise_if_failed()
+    moved = "labkit.parallel.zero has moved: import labkit.course.phase3_multi_node.zero.given"
+    assert f"Cell In[1]:2: FutureWarning: {moved}" in "".join(rank.output for rank in run.ranks)
 
 
 def test_it_is_one_module_under_both_names() -> None:
