@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from waiting import BROKEN_SECONDS
 
+from autograder.judge import hidden_rubric
+from autograder.mutants import Mutants
 from labkit import Job, Run, catalogue, local, virtual
+from labkit.checks import Ranks, Submission, run_checks
 from labkit.course.phase4_production.checkpointing.given import FsspecStorage, LocalStorage
 
 NAMES = ("checkpointing", "zero", "data_loader", "mixed_precision")
@@ -266,3 +270,12 @@ results = [stall, written, time.monotonic() - began - written]
     assert stall < 1
     assert written == pytest.approx(40, abs=1.5)
     assert read == pytest.approx(4 * 80, rel=0.02)  # each rank reads all
+
+
+@pytest.mark.parametrize("seed", [2, 3, 9])
+def test_no_draw_of_the_hidden_check_hides_that_rank_0_alone_writes(seed: int) -> None:
+    exercise = catalogue.find("checkpointing")
+    rubric = hidden_rubric(exercise)
+    rubric = replace(rubric, checks=[check for check in rubric.checks if check.name == "one_at_a_time"])
+    mutant = Submission(exercise, Mutants(exercise).text("first_rank_only"))
+    assert run_checks(rubric, mutant, Ranks(), seed=seed).earned == 0
