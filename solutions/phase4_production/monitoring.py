@@ -24,7 +24,7 @@ __all__ = ["DistributedTrainingMonitor", "fingerprint", "outliers"]
 def fingerprint(tensor: Tensor) -> Tensor:
     """Return a hash of the tensor's bits and their order: an int64 scalar on its device, which nobody waits for.
 
-    A single changed bit changes it for certain, any other change but for a chance of about 2**-63.
+    One changed bit always changes it; in elements of up to 32 bits, more go unnoticed with a chance of at most 2**-32.
     """
     words = given.words(tensor)
     # TODO 1. The sum of the words stays the same if two elements change places. So multiply each by a weight of its

@@ -40,28 +40,26 @@ print(json.dumps({
 """
 
 
-def built(source: Path, folder: Path) -> Path:
-    """The wheel of a copy of `source`, since setuptools leaves files in the tree that it builds."""
-    tree = folder / "tree"
+def built(source: Path, *parts: str, into: Path) -> Path:
+    """The wheel of a copy of these parts of `source`, since setuptools leaves files in the tree that it builds."""
+    tree = into / "tree"
     tree.mkdir(parents=True)
-    for part in ("pyproject.toml", "README.md", "LICENSE"):
-        if (source / part).is_file():
-            shutil.copyfile(source / part, tree / part)
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "course.db", "node_modules")
-    for part in ("labkit",) if source == root() else sorted(path.name for path in source.iterdir()):
-        if (source / part).is_dir() and part not in ("tests", "course.db", "build"):
-            shutil.copytree(source / part, tree / part, ignore=ignored)
-        elif part.endswith(".py"):
-            shutil.copyfile(source / part, tree / part)
-    done = subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=tree, capture_output=True, text=True)
+    for part in (source / name for name in parts):
+        if part.is_dir():
+            shutil.copytree(part, tree / part.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(part, tree)
+    done = subprocess.run([sys.executable, "-c", BUILD, str(into)], cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return folder / done.stdout.splitlines()[-1]
+    return into / done.stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("wheels")
-    return built(root(), folder / "labkit"), built(root() / "autograder", folder / "autograder")
+    folder, grader = tmp_path_factory.mktemp("wheels"), root() / "autograder"
+    own = [path.name for path in grader.iterdir() if path.name != "tests"]
+    learners = built(root(), "labkit", "pyproject.toml", "README.md", "LICENSE", into=folder / "labkit")
+    return learners, built(grader, *own, into=folder / "autograder")
 
 
 def test_a_learners_wheel_has_all_of_their_part_and_nothing_hidden(wheels: tuple[Path, Path]) -> None:
