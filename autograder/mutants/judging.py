@@ -43,7 +43,7 @@ def stated(rubric: Rubric) -> list[Row]:
     every = frozenset(check.name for check in rubric.checks)
     right = [("the solution", ""), *((path.stem, _cell(_first_line(path))) for path in rubric.variant_paths)]
     rows = [Row(name, says, rubric.points, frozenset()) for name, says in right]
-    mutants = mutants_of(rubric)
+    mutants = Mutants(rubric.exercise)
     wrong = [
         Row(name, _cell(mutants.says(name)), mutant.marks, frozenset(mutant.loses)) for name, mutant in mutants.items()
     ]
@@ -56,7 +56,7 @@ def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
     Each check is judged by a sixth of the mutants that lose it and an eighteenth of those that keep it, at least
     by one of both, and not always by the same. `main` judges by all checks.
     """
-    mutants = mutants_of(rubric)
+    mutants = Mutants(rubric.exercise)
     loses = mutants[mutant].loses
     telling = set()
     for number, check in enumerate(rubric.checks):
@@ -75,7 +75,7 @@ def closest_mutants(rubric: Rubric) -> dict[str, list[str]]:
 
     These are what `./lab test` judges on every change; `./lab test --all` judges `telling_checks` of all mutants.
     """
-    mutants = mutants_of(rubric)
+    mutants = Mutants(rubric.exercise)
     found: dict[str, list[str]] = {}
     for check in rubric.checks:
         losing = [name for name in sorted(mutants) if check.name in mutants[name].loses]
@@ -88,7 +88,7 @@ def judged(rubric: Rubric, row: Row) -> Row:
     exercise = rubric.exercise
     paths = {path.stem: path for path in rubric.variant_paths}
     paths |= {"the solution": exercise.paths["solution"], "the template": exercise.paths["template"]}
-    text = paths[row.name].read_text() if row.name in paths else mutants_of(rubric).text(row.name)
+    text = paths[row.name].read_text() if row.name in paths else Mutants(rubric.exercise).text(row.name)
     with Judge(Sandbox()) as judge:
         others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
         report = judge.judge(exercise, text, others)
@@ -120,11 +120,6 @@ def section(rubric: Rubric) -> str:
 def page() -> str:
     """Return autograder/course/README.md, all exercises."""
     return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
-
-
-def mutants_of(rubric: Rubric) -> Mutants:
-    """Return the mutants of a rubric."""
-    return Mutants(rubric.exercise)
 
 
 def rubrics() -> Iterator[Rubric]:

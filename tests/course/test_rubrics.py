@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autograder.judge import Judge
-from autograder.mutants import judging
+from autograder.mutants import Mutants, judging
 from autograder.sandbox import Sandbox
 from labkit import catalogue
 from labkit.catalogue import Exercise
@@ -23,7 +23,7 @@ ENOUGH_MUTANTS = 6
 
 
 HIDDEN = {rubric.exercise.short_name: rubric for rubric in judging.rubrics()}
-MUTANTS = {name: judging.mutants_of(rubric) for name, rubric in HIDDEN.items()}
+MUTANTS = {name: Mutants(rubric.exercise) for name, rubric in HIDDEN.items()}
 VARIANTS = [(name, path) for name, rubric in HIDDEN.items() for path in rubric.variant_paths]
 
 sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from waiting import BROKEN_SECONDS
 
 from autograder.judge import hidden_rubric
-from autograder.mutants import judging
+from autograder.mutants import Mutants
 from labkit import Job, catalogue, local, virtual
 from labkit.checks import Args, CheckFailed, Draw
 
@@ -56,7 +56,7 @@ def test_no_draw_of_the_hidden_check_hides_a_regular_sum(name: str) -> None:
     rubric = hidden_rubric(EXERCISE)
     (hashes,) = (check for check in rubric.checks if check.name == "hashes")
     mutant = ModuleType(name)
-    exec(judging.mutants_of(rubric).text(name), mutant.__dict__)
+    exec(Mutants(rubric.exercise).text(name), mutant.__dict__)
 
     def call(_: object, inputs: list[Args]) -> SimpleNamespace:
         return SimpleNamespace(values=[[int(mutant.fingerprint(tensor)) for tensor in one.args[0]] for one in inputs])
