@@ -10,7 +10,7 @@ from autograder.sandbox import Sandbox
 from autograder.submission_sandbox import SubmissionSandbox
 from labkit.challenges.challenge import BOUND, Outcome, Row, find, table
 from labkit.checks import CannotJudge, CheckFailed
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 
 LEAST_SEED = 1_000_000_000
 """An entry can draw the instances of a thousand seeds a second, and compare them with what it sees."""

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 
 def add(commands: Any) -> None:

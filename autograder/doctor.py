@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 from autograder.sandbox import Sandbox, SandboxUnavailable
-from labkit.finding import Finding, State
+from labkit.command_line.finding import Finding, State
 
 
 def sandbox() -> Finding:

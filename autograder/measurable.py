@@ -12,7 +12,7 @@ from types import MappingProxyType
 from autograder.sandbox import Sandbox, SandboxUnavailable, Usage
 from labkit.checks import CannotJudge, Rubric
 from labkit.clusters import Job
-from labkit.clusters.forkserver import ForkServerDied
+from labkit.clusters.forkserver.client import ForkServerDied
 from labkit.clusters.local import local
 
 Reasons = Mapping[str, str]

@@ -18,7 +18,7 @@ from autograder.sandbox import Sandbox, SandboxInstance, SandboxUnavailable
 from labkit.checks import CannotJudge, CheckFailed
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import ForkServer, ForkServerDied
+from labkit.clusters.forkserver.client import ForkServer, ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import RankPool, virtual
 

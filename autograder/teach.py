@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from autograder.course_folder import CONFIG_FILE
 from labkit import catalogue
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 from labkit.start import become_jupyterlab
 
 

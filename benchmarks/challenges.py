@@ -14,7 +14,7 @@ from page_tables import filled
 
 from labkit.catalogue import root
 from labkit.challenges.challenge import BOUND, CHALLENGES, STANDINGS, Challenge, table
-from labkit.replaced_files import replace_text
+from labkit.linux.files import replace_text
 
 PAGE = root() / "docs" / "challenges.md"
 

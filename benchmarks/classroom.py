@@ -35,7 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 from autograder.classroom.limits.sandboxes import running as running_servers
-from labkit import catalogue, forkserver_process
+from labkit import catalogue
+from labkit.clusters.forkserver import starting
 from labkit.linux import proc
 from labkit.linux.free_port import free_port
 from labkit.zygote import kernel
@@ -55,7 +56,7 @@ BYTES = 20 << 30
 MOST_LEARNERS = 50
 QUIET_CORES, QUIET_SECONDS, LONGEST_SECONDS = 0.02, 4.0, 60.0
 """Sandboxes are quiet when they use less than this part of a core for so long; the last is how long to wait for it."""
-PARTS = {"notebook server": "server", kernel.NAME: "kernel", forkserver_process.NAME: "ranks' forkserver", "": "other"}
+PARTS = {"notebook server": "server", kernel.NAME: "kernel", starting.NAME: "ranks' forkserver", "": "other"}
 """Of a learner's memory, by the names of processes; the last one has all that have another name."""
 PROGRESS = Console(stderr=True)
 

@@ -39,7 +39,7 @@ from starts import (
     seconds_with_torchrun,
 )
 
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 
 PARTS = ("start", "first", "cell", "memory", "tail")
 OURS_PER_TURN = 5

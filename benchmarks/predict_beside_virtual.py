@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit import Job, virtual
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 from labkit.clusters.run import Run
 from labkit.hardware import Topology, topology
 from labkit.predict import COMPONENTS, Constants, Plan, Prediction, Transformer, predict

@@ -27,7 +27,7 @@ from typing import Any
 
 from labkit import Job, local, virtual
 from labkit.clusters import Cluster
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).with_name("programs")

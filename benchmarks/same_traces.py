@@ -17,7 +17,7 @@ from pathlib import Path
 from virtual import DDP, FSDP, HEAD, LAYOUT, RING, WHOLE
 
 from labkit import Job, virtual
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 from labkit.trace import Trace
 
 MIXED = """

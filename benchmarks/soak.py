@@ -26,7 +26,7 @@ from rich.progress import track
 
 from labkit import Job, local
 from labkit.clusters import Cluster
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.linux.processes import descendants
 
 PLAIN = """\

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.catalogue import Exercise, all_exercises, find
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 
 PARTS = tuple(exercise.short_name for exercise in all_exercises())
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit import Job, local
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.linux.processes import descendants
 
 PROGRAM = """\

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit import Job, Run, local
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.local.recording import MAX_EVENTS
 
 DDP = """

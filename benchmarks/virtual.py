@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit import Job, Run, virtual
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 
 PEER = Path(__file__).with_name("threaded_group.py")
 ALONE = Path(__file__).with_name("torch_alone.py")

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit import views
+from labkit.trace import views
 
 if TYPE_CHECKING:
     from labkit.checks import grade as grade
@@ -88,11 +88,12 @@ views.register("viewer", _viewer)
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext labkit`: the magics of labkit.notebook."""
-    from labkit import forkserver_process, idle_minutes
+    from labkit.clusters.forkserver import starting
+    from labkit.hub import idle_minutes
 
     # first of all: it imports torch while this process does; a site with little memory lets it wait for a use
     if not idle_minutes.allowed():
-        forkserver_process.begin()
+        starting.begin()
     from labkit.notebook import load_ipython_extension as load
 
     load(shell)

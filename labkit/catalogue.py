@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from labkit.replaced_files import replace_text
+from labkit.linux.files import replace_text
 
 Origin = Literal["yours", "template", "solution"]
 

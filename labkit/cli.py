@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from labkit.commands import ENTRY_POINTS, CommandError, require_file
+from labkit.command_line.commands import ENTRY_POINTS, CommandError, require_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -173,11 +173,11 @@ def _add_installed(commands: Any) -> str:
 
 
 def _launch(arguments: list[str]) -> int:
-    from labkit import forkserver_process
+    from labkit.clusters.forkserver import starting
 
     if arguments and not {"-h", "--help"} & set(arguments):
         # first of all: it imports torch while this process does
-        forkserver_process.begin()
+        starting.begin()
     from labkit.clusters import InvalidJob
     from labkit.launch import command
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labkit.finding import Finding, State
+from labkit.command_line.finding import Finding, State
 from labkit.torch_versions import NEWEST, OLDEST
 
 

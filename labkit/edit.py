@@ -18,7 +18,7 @@ import jupytext
 import nbformat
 from jupytext.combine import combine_inputs_with_outputs
 
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 FORMAT = "py:percent"
 _POLL_SECONDS = 0.3

@@ -15,7 +15,7 @@ from typing import NoReturn
 from urllib.parse import quote
 
 from labkit.catalogue import Exercise, all_exercises, root, workspace
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 from labkit.jupyterlab import Role, config_path
 from labkit.progress import LAB_EXTENSIONS, write_home
 

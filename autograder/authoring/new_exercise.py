@@ -17,7 +17,7 @@ from autograder.authoring import completeness
 from autograder.mutants import judging
 from labkit import sync
 from labkit.catalogue import Entry, Exercise, all_exercises, catalogue_path, entries, root
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 SKELETONS = Path(__file__).with_name("skeletons")
 MINUTES, POINTS = 45, 3

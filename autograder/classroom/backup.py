@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autograder.classroom import site as sites
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 _DATABASES = (".db", ".sqlite")
 _LEFT_OUT = ("hub.lock", "hub/hub.log", "hub/proxy.pid")

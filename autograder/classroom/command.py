@@ -28,7 +28,7 @@ from autograder.classroom.logins import first_use
 from autograder.classroom.requirements import missing, missing_for_people
 from autograder.classroom.site import Site
 from labkit import catalogue
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 from labkit.linux import prctl
 
 CONFIGURATION = Path("cluster/jupyterhub/jupyterhub_config.py")

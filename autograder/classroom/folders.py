@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autograder.classroom.site import Site, is_user_name
 from autograder.sandbox import view
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 FIRST_UIDS = (range(1_200_000, 1_300_000), range(60_000, 65_000))
 """User ids of learners where root starts the hub: the first range that exists here. The grader has others."""

@@ -28,7 +28,7 @@ from autograder.classroom.site import Site
 from autograder.intake.folder import is_odd
 from autograder.intake.keeping import write_json
 from autograder.intake.stamps import told_time
-from labkit.replaced_files import replace_text
+from labkit.linux.files import replace_text
 
 _LISTED = 10_000
 """Maximum names in one learner's folder that are read: a learner may make any number of folders."""

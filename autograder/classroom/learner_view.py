@@ -17,8 +17,10 @@ from autograder.classroom.folders import Folders
 from autograder.classroom.limits import notices
 from autograder.classroom.limits.memory import scratch_bytes
 from autograder.sandbox import view
-from labkit import catalogue, hub_notices, idle_minutes
+from labkit import catalogue
 from labkit.challenges import sending
+from labkit.hub import idle_minutes
+from labkit.hub import notices as hub_notices
 from labkit.progress.home import CLASSROOM_PAGE
 from labkit.zygote import ADDRESS
 from labkit.zygote.provisioner import PROVISIONER

@@ -28,8 +28,8 @@ from tornado.web import HTTPError
 
 from autograder.classroom.logins.claims import user_name
 from autograder.classroom.site import LTI
-from labkit.commands import CommandError
-from labkit.replaced_files import replace_text
+from labkit.command_line.commands import CommandError
+from labkit.linux.files import replace_text
 
 _LTI = "https://purl.imsglobal.org/spec/lti/claim/"
 _NAMES = "https://purl.imsglobal.org/spec/lti-nrps/claim/namesroleservice"

@@ -9,7 +9,7 @@ from autograder.classroom import site as sites
 from autograder.classroom.folders import add_learners, learners
 from autograder.classroom.learning_platform import Platform
 from autograder.classroom.site import Site
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 
 def roster(path: Path) -> int:

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from labkit import catalogue
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 LOCK = Path("cluster/jupyterhub/proxy")
 """Folder of package.json, package-lock.json and keep_alive.mjs, below the lab's root."""

@@ -17,7 +17,7 @@ from autograder.classroom import proxy, spawners
 from autograder.classroom.folders import learners
 from autograder.classroom.site import Login, Site, port_of
 from autograder.classroom.spawners import system_users
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 _MODULES = {
     "jupyterhub": "jupyterhub",

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from autograder.classroom.wrong_entries import in_words, like, line_of
 from labkit import catalogue
 from labkit.challenges.challenge import CHALLENGES
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 DEFAULT = Path("cluster/jupyterhub/site.toml")
 """The lab's own settings, below its root."""

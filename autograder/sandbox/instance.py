@@ -16,8 +16,9 @@ from autograder.sandbox.resource_accounting import ResourceAccounting, Usage
 from autograder.sandbox.runner import Runner, SandboxHandle, SandboxRequest
 from autograder.sandbox.view import environment
 from autograder.sandbox.watchdog import watchdog
-from labkit.clusters.forkserver import ForkServer, ForkServerDied, Session
+from labkit.clusters.forkserver.client import ForkServer, ForkServerDied
 from labkit.clusters.forkserver.request import Request
+from labkit.clusters.forkserver.session import Session
 
 
 class SandboxInstance:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labkit.challenges import sending
 from labkit.challenges.challenge import BOUND, CHALLENGES, Challenge, Outcome, Row, find, table
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 
 
 def main(name: str | None, file: Path | None, new: Path | None, traces: Path | None, seed: int | None) -> int:

@@ -11,7 +11,7 @@ import unicodedata
 from datetime import UTC, datetime
 from pathlib import Path
 
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 from labkit.progress.home import CLASSROOM_PAGE
 
 EXCHANGE = "LABKIT_EXCHANGE"

@@ -31,7 +31,7 @@ from labkit.checks.first_use import first_use
 from labkit.checks.patience import Patience
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.arguments import marked_group
-from labkit.clusters.forkserver import ForkServerDied
+from labkit.clusters.forkserver.client import ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
 

@@ -1,22 +1,45 @@
 """Where cells run: jobs, runs, and one package for each kind of cluster."""
 
-from labkit.clusters.cluster import Cluster, OnOutput, OnState, State
-from labkit.clusters.job import GpusOrCores, InvalidJob, Job, Script
-from labkit.clusters.run import RankError, RankFailed, RankResult, Run
-from labkit.transport.wire import Opaque
+from __future__ import annotations
 
-__all__ = [
-    "Cluster",
-    "GpusOrCores",
-    "InvalidJob",
-    "Job",
-    "OnOutput",
-    "OnState",
-    "Opaque",
-    "RankError",
-    "RankFailed",
-    "RankResult",
-    "Run",
-    "Script",
-    "State",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.clusters.cluster import Cluster as Cluster
+    from labkit.clusters.cluster import OnOutput as OnOutput
+    from labkit.clusters.cluster import OnState as OnState
+    from labkit.clusters.cluster import State as State
+    from labkit.clusters.job import GpusOrCores as GpusOrCores
+    from labkit.clusters.job import InvalidJob as InvalidJob
+    from labkit.clusters.job import Job as Job
+    from labkit.clusters.job import Script as Script
+    from labkit.clusters.run import RankError as RankError
+    from labkit.clusters.run import RankFailed as RankFailed
+    from labkit.clusters.run import RankResult as RankResult
+    from labkit.clusters.run import Run as Run
+    from labkit.transport.wire import Opaque as Opaque
+
+# looked up at first use: a forkserver is started from this package before torch is imported
+_PUBLIC = {
+    "Cluster": "labkit.clusters.cluster",
+    "GpusOrCores": "labkit.clusters.job",
+    "InvalidJob": "labkit.clusters.job",
+    "Job": "labkit.clusters.job",
+    "OnOutput": "labkit.clusters.cluster",
+    "OnState": "labkit.clusters.cluster",
+    "Opaque": "labkit.transport.wire",
+    "RankError": "labkit.clusters.run",
+    "RankFailed": "labkit.clusters.run",
+    "RankResult": "labkit.clusters.run",
+    "Run": "labkit.clusters.run",
+    "Script": "labkit.clusters.job",
+    "State": "labkit.clusters.cluster",
+}
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

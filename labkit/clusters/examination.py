@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from labkit.clusters.cluster import Cluster
 from labkit.clusters.job import Job
-from labkit.finding import Finding, State
+from labkit.command_line.finding import Finding, State
 
 
 def all_reduce(cluster: Cluster) -> Finding:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.clusters.cluster import Cluster
-from labkit.finding import Finding
+from labkit.command_line.finding import Finding
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import views
 from labkit.clusters import error_hints
 from labkit.clusters.rank_status import RankStatus
-from labkit.trace import Trace
+from labkit.trace import Trace, views
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget

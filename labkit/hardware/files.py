@@ -16,7 +16,7 @@ from typing import Any
 
 from labkit.hardware.settings import TABLES, with_settings
 from labkit.hardware.topology import Topology
-from labkit.replaced_files import replace_text
+from labkit.linux.files import replace_text
 
 FORMAT = "labkit cluster 1"
 _LARGEST = 10_000_000

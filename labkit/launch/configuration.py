@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from labkit.clusters import Script, kinds
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 from labkit.course.phase4_production.image_classification.given import command as image_classification
 from labkit.course.phase4_production.llm_13b.given import command as llm_13b
 from labkit.launch.deepspeed_file import require_deepspeed_file

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 from labkit.course.phase3_multi_node.zero.given.deepspeed_config import require_deepspeed_config
 
 

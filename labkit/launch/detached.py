@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.commands import CommandError
-from labkit.replaced_files import replace_text
+from labkit.command_line.commands import CommandError
+from labkit.linux.files import replace_text
 
 _FIELDS: dict[str, type] = {
     "command": str, "cluster": str, "directory": str, "host": str, "launched": str, "in_batch_job": bool, "tasks": list,

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 
 from labkit.clusters import Cluster
 from labkit.clusters.cluster import BatchCluster
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 from labkit.launch.detached import DetachedJob, jobs_folder
 from labkit.launch.tasks import Task
-from labkit.replaced_files import replace_text
+from labkit.linux.files import replace_text
 
 _LAUNCHER = ["-P", "-m", "labkit.launch.launcher"]
 

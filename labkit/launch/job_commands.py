@@ -16,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 from labkit.launch.detached import DamagedJob, DetachedJob, all_jobs, find
 from labkit.launch.exit_status import FAILED, INTERRUPTED, TERMINATED
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from labkit import forkserver_process
+from labkit.clusters.forkserver import starting
 from labkit.launch.detached import DetachedJob
 
 _OF_BATCH_JOB = ("SLURM_", "SLURMD_")
@@ -35,7 +35,7 @@ def _run(job: DetachedJob) -> int:
         os.environ.update({**job.take_environment(), **own})
     elif record["cluster"] == "local":
         # first of all: it imports torch while this process does
-        forkserver_process.begin()
+        starting.begin()
     from labkit.clusters import InvalidJob
     from labkit.launch.running import run_tasks
     from labkit.launch.tasks import Task

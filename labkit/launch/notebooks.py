@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit import catalogue
 from labkit.clusters import Script
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 from labkit.launch.programs import Program
 
 _OF_NOTEBOOK = {"-o": 1, "--output": 1, "--save": 1, "--force": 0, "--print-command": 0}

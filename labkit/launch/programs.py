@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from labkit.clusters import Job, Script
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 
 
 class ProgramSyntaxError(Exception):

@@ -12,7 +12,7 @@ from types import FrameType
 
 from labkit.clusters import Cluster, InvalidJob, Job, Run, State
 from labkit.clusters.cluster import BatchCluster, ModelledCluster, ReleasableCluster, RemoteCluster
-from labkit.clusters.forkserver import ForkServerDied
+from labkit.clusters.forkserver.client import ForkServerDied
 from labkit.launch import options, programs
 from labkit.launch.exit_status import FAILED, INTERRUPTED, TERMINATED, UNREAD
 from labkit.launch.output import LiveOutput

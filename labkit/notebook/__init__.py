@@ -9,7 +9,7 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from labkit import hub_notices, idle_minutes
+from labkit.hub import idle_minutes, notices
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics in `shell`. May be called twice."""
-    from labkit.clusters.forkserver import shared
+    from labkit.clusters.forkserver.client import shared
     from labkit.notebook import (
         choosing,
         exercising,
@@ -57,7 +57,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     for magic in (*choosing.magics(choice), *run, *exercise, *pages):
         magic.register(shell)
     # after the hub has ended a kernel, JupyterLab starts another one, in which this is the first that runs
-    for notice in hub_notices.since(time.time() - _NOTICE_SECONDS):
+    for notice in notices.since(time.time() - _NOTICE_SECONDS):
         print(notice)
     # unless `labkit.load_ipython_extension` has; it prepares itself while the learner reads the first paragraph
     if not idle_minutes.allowed():

@@ -13,7 +13,7 @@ from IPython.display import Code, display
 from labkit import catalogue, exercises
 from labkit.catalogue import Exercise
 from labkit.checks.guidance import reference, todos
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 from labkit.clusters.program import fold_traceback
 from labkit.notebook.cells import CellSyntaxError, cell_name, lines_above, require_syntax
 from labkit.notebook.magics import Magic, exercise_names

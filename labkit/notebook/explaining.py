@@ -16,9 +16,9 @@ from IPython.display import Markdown, display
 
 from labkit.catalogue import guides, root, workspace
 from labkit.clusters import RankFailed
-from labkit.explanations import Explanation, entries, explain_error, explain_word, similar_words
 from labkit.notebook.magics import Magic
 from labkit.search import heading_id, passages_of
+from labkit.search.explanations import Explanation, entries, explain_error, explain_word, similar_words
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

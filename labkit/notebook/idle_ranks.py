@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from labkit import idle_minutes
+from labkit.hub import idle_minutes
 
 
 class IdleTimer:

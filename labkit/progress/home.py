@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.catalogue import root, workspace
+from labkit.linux.files import replace_text
 from labkit.progress.course import CourseProgress, ExerciseProgress, course_progress
 from labkit.progress.store import FOLDER, locked
-from labkit.replaced_files import replace_text
 
 LAB_EXTENSIONS = Path(__file__).with_name("labextensions")
 """Folder for JupyterLab's option `--LabApp.extra_labextensions_path`."""

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from labkit.catalogue import workspace
+from labkit.linux.files import replace_text
 from labkit.progress.store import FOLDER
-from labkit.replaced_files import replace_text
 
 _MOST_CHARACTERS = 200
 """Of each text: headings may be of any length."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.catalogue import Exercise, find, workspace
-from labkit.replaced_files import replace_text
+from labkit.linux.files import replace_text
 
 FOLDER = ".progress"
 """Folder of the saved results, in the workspace."""

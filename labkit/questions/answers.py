@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit.catalogue import Exercise, workspace
+from labkit.linux.files import replace_text
 from labkit.progress import answers, record_answer
 from labkit.progress.store import locked
 from labkit.questions.arithmetic import NotANumber, number
 from labkit.questions.definitions import find
 from labkit.questions.kinds import Choice, Number, Question, Reply, Verdict
-from labkit.replaced_files import replace_text
 
 TRIES_BEFORE_REVEAL = 3
 """Wrong tries after which the answer is offered."""

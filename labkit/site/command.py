@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from labkit.catalogue import root
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 REQUIRED = ("furo", "myst_nb", "nbgrader", "sphinx", "sphinx_copybutton", "sphinx_design")
 """Modules that the build imports."""

@@ -22,7 +22,7 @@ _OF_SERVERS = (
     "jinja2.ext",
     "jupyterhub.singleuser.extension",
     "jupyterlab.labapp",
-    "labkit.hub_server",
+    "labkit.hub.server",
     "labkit.search.jupyter_server",
     "nbgrader.server_extensions.assignment_list.handlers",
     "nbgrader.server_extensions.validate_assignment.handlers",

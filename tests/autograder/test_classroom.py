@@ -161,7 +161,7 @@ def test_a_learner_who_fills_memory_or_disk_loses_the_program_that_does_and_read
     fills = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {program!r}]).returncode)"
     memory = "held = []\nwhile True: held.append(b'x' * (50 << 20))"
     assert ada.run(fills.format(program=memory)) == "-9\n"
-    notices = "from labkit import hub_notices\nprint(*hub_notices.since(0))"
+    notices = "from labkit.hub import notices\nprint(*notices.since(0))"
     # the kernel of the machine may have ended it before the hub has looked
     said = wait_until(lambda: "memory" in (said := ada.run(notices)) and said, pause_seconds=0.5)
     assert "Your server may use 1.5 GiB of memory" in said and "largest process" in said

@@ -17,7 +17,7 @@ from standin_docker import StandInDocker
 from autograder.classroom import site as sites
 from autograder.classroom.spawners import docker as kind
 from autograder.sandbox import Sandbox
-from labkit.hub_server import terminal
+from labkit.hub.server import terminal
 from labkit.linux.free_port import free_port
 
 pytestmark = [
@@ -75,7 +75,7 @@ def test_a_server_of_a_hub_without_this_course_has_the_learner_s_own_notebooks(t
     home = tmp_path / "home"
     home.mkdir()
     environment = {**classroom.environment, "HOME": str(home), "LABKIT_WORKSPACE": str(home)}
-    command = [sys.executable, "-P", "-m", "labkit.hub_server", "--version"]
+    command = [sys.executable, "-P", "-m", "labkit.hub.server", "--version"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (copy,) = home.rglob("*.ipynb")

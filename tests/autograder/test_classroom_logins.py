@@ -28,7 +28,7 @@ from autograder.classroom.requirements import missing
 from autograder.marks import new_gradebook
 from autograder.sandbox import Sandbox
 from autograder.sandbox.bwrap import bwrap
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 
 @pytest.mark.parametrize(

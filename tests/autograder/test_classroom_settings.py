@@ -20,7 +20,7 @@ from autograder.classroom.backup import backup, restore
 from autograder.classroom.folders import Folders, add_learners, learners
 from autograder.classroom.logins.first_use import forget, give_passwords, have_passwords
 from autograder.sandbox.bwrap import bwrap
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 POD_SERVERS = (
     '[servers]\nkind = "kubernetes"\n[servers.kubernetes]\nimage = "x"\nhub_address = "http://x:1"\n'

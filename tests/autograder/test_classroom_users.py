@@ -66,7 +66,7 @@ def test_three_people_at_once_as_users_of_this_machine(tmp_path: Path, users: Us
     ada, grace, teacher = users.names
 
     def processes(hub: Hub, learner: str) -> list[psutil.Process]:
-        (server,) = [one for one in running(hub, "labkit.hub_server") if one.username() == learner]
+        (server,) = [one for one in running(hub, "labkit.hub.server") if one.username() == learner]
         return [server, *server.children(recursive=True)]
 
     passwords = dict.fromkeys(users.names, PASSWORD)

@@ -18,7 +18,7 @@ from autograder.submission_sandbox import SubmissionSandbox
 from labkit import catalogue
 from labkit.checks import Budget, CannotJudge, CheckFailed, CheckResult, Patience, Ranks, Submission, check_exercise
 from labkit.clusters import RankResult, Run
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 
 sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 

@@ -12,7 +12,7 @@ from waiting import BROKEN_SECONDS, wait_until
 from autograder.sandbox import Sandbox, SandboxInstance, Usage
 from autograder.sandbox.cgroups import Cgroup, find
 from labkit.clusters import Job, OnOutput, Run
-from labkit.clusters.forkserver import ForkServerDied
+from labkit.clusters.forkserver.client import ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
 

@@ -13,7 +13,7 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.local import local
 from labkit.clusters.options import NNODES, at_least_one
-from labkit.finding import Finding, State
+from labkit.command_line.finding import Finding, State
 from labkit.notebook import choosing
 from labkit.notebook.choosing import Choice
 

@@ -12,8 +12,8 @@ from IPython.utils.capture import capture_output
 
 from labkit import Job, virtual
 from labkit.catalogue import find
-from labkit.explanations import entries, explain_error, explain_word
 from labkit.notebook import explaining, failures
+from labkit.search.explanations import entries, explain_error, explain_word
 from labkit.start import own_copy
 
 

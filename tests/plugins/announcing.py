@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.clusters import State
-from labkit.clusters.forkserver import slot
 from labkit.clusters.forkserver.progress import OTHER
+from labkit.clusters.forkserver.rank_process import slot
 
 WAITS = "waits"
 _announced = False

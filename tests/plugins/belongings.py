@@ -125,7 +125,7 @@ def forkservers(among: Mapping[int, Process]) -> set[int]:
     client = sys.modules.get("labkit.clusters.forkserver.client")
     if client is not None and client._shared is not None and client._shared._process is not None:
         sessions.add(client._shared._process.pid)
-    begun = sys.modules.get("labkit.forkserver_process")
+    begun = sys.modules.get("labkit.clusters.forkserver.starting")
     if begun is not None and begun._begun is not None:  # the next run takes it over
         sessions.add(begun._begun.process.pid)
     sandboxes = sys.modules.get("autograder.sandbox.forkserver")

@@ -15,7 +15,7 @@ from typing import IO, Any
 import pytest
 from clocks import ManualClock
 
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 
 
 def environment() -> dict[str, str]:

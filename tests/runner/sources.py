@@ -129,7 +129,12 @@ class Sources:
         """The files that run for each command of `labkit`, by its name."""
         found: dict[str, set[str]] = {}
         for path in (path for path in _COMMANDS if path in self.files):
-            start = {path, *self.module("labkit.__main__"), *self.module("labkit.cli"), *self.module("labkit.commands")}
+            start = {
+                path,
+                *self.module("labkit.__main__"),
+                *self.module("labkit.cli"),
+                *self.module("labkit.command_line.commands"),
+            }
             for node in ast.parse(self.text(path)).body:
                 if isinstance(node, ast.FunctionDef) and node.name.startswith("_"):
                     reader = _Function(self, path, node)
@@ -253,7 +258,7 @@ class _Python(_Reader):
     def _read(self) -> None:
         # what labkit itself imports within functions are pictures, for those who draw
         if self._path == "labkit/__init__.py":
-            self.uses.files |= self._sources.module("labkit.views")
+            self.uses.files |= self._sources.module("labkit.trace.views")
             return
         self._read_code(ast.parse(self._sources.text(self._path)))
 

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, expect
 from playwright.sync_api import Page as Tab
 
 from labkit.catalogue import Exercise, all_exercises
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 from labkit.site import command, glossary_links, live, notebooks
 from labkit.site.notebooks import SHORTEST, source_hash
 from labkit.site.reference import PACKAGES, public_names

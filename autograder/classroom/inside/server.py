@@ -12,7 +12,7 @@ from typing import ClassVar
 from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
-from labkit import hub_server
+from labkit.hub import server as hub_server
 
 NAME = "notebook server"
 

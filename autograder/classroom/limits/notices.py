@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from labkit.replaced_files import replace_text
+from labkit.linux.files import replace_text
 
 FILE = "notices.json"
 _MOST = 20

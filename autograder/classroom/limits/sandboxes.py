@@ -10,13 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from autograder.sandbox import processes
-from labkit import forkserver_process
+from labkit.clusters.forkserver import starting
 from labkit.linux import proc
 from labkit.zygote import kernel
 
 _ZYGOTE = "labkit.zygote"
 """In the command of the hub's zygote."""
-_NAMES = {kernel.NAME: "a notebook's kernel", forkserver_process.NAME: "a rank"}
+_NAMES = {kernel.NAME: "a notebook's kernel", starting.NAME: "a rank"}
 
 
 @dataclass(frozen=True)

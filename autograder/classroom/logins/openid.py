@@ -12,7 +12,7 @@ from oauthenticator.generic import GenericOAuthenticator
 
 from autograder.classroom.logins.claims import user_name
 from autograder.classroom.site import OpenID
-from labkit.commands import CommandError
+from labkit.command_line.commands import CommandError
 
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from autograder.classroom import addresses
 from autograder.classroom.site import Site
-from labkit import idle_minutes
 from labkit.challenges import sending
+from labkit.hub import idle_minutes
 from labkit.progress.home import CLASSROOM_PAGE
 
 HOME = "/home/lab"
 """The home of the image's user; see cluster/containers/notebooks.Containerfile."""
 EXCHANGE = "/exchange"
-COMMAND = ["python", "-m", "labkit.hub_server"]
+COMMAND = ["python", "-m", "labkit.hub.server"]
 PARTS = (("outbound", False, True), ("inbound", True, False), ("feedback", True, True))
 """Folders of the course in the exchange: name, whether each learner has an own one, whether it is read-only."""
 

@@ -25,10 +25,10 @@ from autograder.classroom import addresses
 from autograder.classroom.folders import Folders
 from autograder.classroom.site import Site, Slurm
 from autograder.classroom.spawners import system_users
-from labkit import idle_minutes
 from labkit.challenges import sending
 from labkit.clusters.job import InvalidJob
 from labkit.clusters.slurm import clients
+from labkit.hub import idle_minutes
 from labkit.progress.home import CLASSROOM_PAGE
 
 _SCRIPT = """\

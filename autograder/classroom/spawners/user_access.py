@@ -14,7 +14,7 @@ _ASK = """
 for path; do [ -r "$path" ] && [ -x "$path" ] || echo "$path"; done
 [ -d ~ ] && [ -w ~ ] && [ -x ~ ] || echo home
 """
-_IMPORTS = "import jupyterhub, jupyterlab, nbgrader, labkit.hub_server"
+_IMPORTS = "import jupyterhub, jupyterlab, nbgrader, labkit.hub.server"
 _AUTOGRADER = "import autograder; print(autograder.__path__[0])"
 _START_SECONDS = 120.0
 

@@ -25,8 +25,10 @@ from autograder.classroom.limits.groups import new_group
 from autograder.classroom.site import Site, Users
 from autograder.classroom.spawners import system_users, user_access
 from autograder.sandbox.cgroups import Cgroup
-from labkit import catalogue, hub_notices, idle_minutes
+from labkit import catalogue
 from labkit.challenges import sending
+from labkit.hub import idle_minutes
+from labkit.hub import notices as hub_notices
 from labkit.linux import prctl
 from labkit.progress.home import CLASSROOM_PAGE
 
@@ -86,7 +88,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     c.UserSpawner.processes = servers.processes
     c.UserSpawner.memory_bytes = int(servers.memory_gib * 2**30)
     c.UserSpawner.file_bytes = int(servers.disk_gib * 2**30)
-    c.Spawner.cmd = [users.python, "-P", "-m", "labkit.hub_server"]
+    c.Spawner.cmd = [users.python, "-P", "-m", "labkit.hub.server"]
     c.Spawner.env_keep = ["PATH", "LANG", "LC_ALL"]
     c.Spawner.environment = {
         "LABKIT_ROOT": users.lab,

@@ -11,7 +11,7 @@ from typing import Any
 from labkit.clusters import torchrun
 from labkit.clusters.agent.interface import interface_to, own_address
 from labkit.clusters.clock import Clock
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.request import SUPERVISOR, Request
 from labkit.clusters.job import Job
 

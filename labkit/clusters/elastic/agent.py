@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 
 from labkit.clusters.elastic.attempts import TOLD_TO_END
 from labkit.clusters.elastic.workers import ForkedWorkers, NodeConnection
-from labkit.clusters.forkserver import Reporter, shared_file
+from labkit.clusters.forkserver.rank_process import Reporter, shared_file
 from labkit.clusters.job import Job
 from labkit.torch_versions.agents import ObservedAgent, poll_rendezvous_every, start_workers_with
 from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore

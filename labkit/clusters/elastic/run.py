@@ -11,7 +11,9 @@ from typing import Any
 from labkit.clusters.clock import wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState, Member
-from labkit.clusters.forkserver import ForkServer, Session, reports
+from labkit.clusters.forkserver import reports
+from labkit.clusters.forkserver.client import ForkServer
+from labkit.clusters.forkserver.session import Session
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import Run
 from labkit.transport import frames

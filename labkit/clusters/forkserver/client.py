@@ -16,11 +16,10 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Protocol
 
-from labkit import forkserver_process
 from labkit.clusters import hangs
 from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import reports, request
+from labkit.clusters.forkserver import reports, request, starting
 from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.interrupts import held, let_through
@@ -129,9 +128,9 @@ class ForkServer:
         return not select.select([self._control], [], [], 0)[0]
 
     def _as_child(self, control: socket.socket, errors: IO[bytes]) -> LaunchedProcess:
-        return forkserver_process.launch(control, errors, self._command_prefix, self._environment)
+        return starting.launch(control, errors, self._command_prefix, self._environment)
 
-    def take_over(self, begun: forkserver_process.Begun) -> None:
+    def take_over(self, begun: starting.Begun) -> None:
         """Be the forkserver that has been started ahead, with this process's environment."""
         self._process, self._control, self._errors = begun.process, begun.control, begun.errors
         self._announce()
@@ -373,7 +372,7 @@ def shared() -> ForkServer:
     with _shared_lock:
         if _shared is None:
             _shared = ForkServer()
-            if begun := forkserver_process.taken():
+            if begun := starting.taken():
                 _shared.take_over(begun)
             atexit.register(_shared.close)
         return _shared

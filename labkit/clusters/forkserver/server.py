@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from labkit import idle_minutes
 from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver import scratch
 from labkit.clusters.forkserver.rank_process import entry_function, preparation
 from labkit.clusters.forkserver.spares import Shape, Spares
 from labkit.clusters.forkserver.supervisor import supervise, supervise_ahead
+from labkit.hub import idle_minutes
 from labkit.linux import huge_pages, prctl, processes
 from labkit.torch_versions import early_imports
 from labkit.torch_versions.prefork_warmup import warm_up_groups

@@ -13,13 +13,13 @@ import socket
 import time
 from typing import Any, NoReturn
 
-from labkit import hub_notices
 from labkit.clusters.clock import wait_seconds
 from labkit.clusters.forkserver import progress, rank_process, request, scratch, spares, stack_dumps
 from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
 from labkit.clusters.forkserver.child_process import ChildProcess, fork
 from labkit.clusters.forkserver.rank_process import Beginning
 from labkit.clusters.forkserver.relay import Relay
+from labkit.hub import notices
 from labkit.linux import prctl, proc, processes, shared_memory
 
 FAILURE_GRACE_SECONDS = 1.5
@@ -223,7 +223,7 @@ class Supervisor(Relay):
                 "seconds": time.monotonic() - self._began,
                 "last": last.place if last and status else "",
                 "out_of_memory": status == -signal.SIGKILL and proc.killed_for_memory() > self._killed_for_memory,
-                "notice": " ".join(hub_notices.since(began)) if status == -signal.SIGKILL else "",
+                "notice": " ".join(notices.since(began)) if status == -signal.SIGKILL else "",
             }
         )
 

@@ -7,7 +7,7 @@ from labkit.clusters.kinds import preset
 from labkit.clusters.kubernetes.api import Api, KubernetesError
 from labkit.clusters.kubernetes.cluster import KubernetesCluster, kubernetes
 from labkit.clusters.options import BACKEND, GPUS_PER_NODE, NNODES, NPROC_PER_NODE, duration
-from labkit.finding import Finding, State
+from labkit.command_line.finding import Finding, State
 
 
 def _examine() -> Finding:

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit import exercises
-from labkit.clusters.forkserver import Reporter, commands, seconds
+from labkit.clusters.forkserver.rank_process import Reporter, commands, seconds
 from labkit.clusters.job import Job
 from labkit.clusters.live.group_repair import RepairableGroups
 from labkit.clusters.live.interrupts import Interrupts

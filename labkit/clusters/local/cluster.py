@@ -11,7 +11,8 @@ from typing import Any, get_args
 from labkit.clusters import elastic, torchrun
 from labkit.clusters.argument_transfer import ArgumentTransfer
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import ForkServer, Session, shared
+from labkit.clusters.forkserver.client import ForkServer, shared
+from labkit.clusters.forkserver.session import Session
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.local import machine
 from labkit.clusters.run import Run

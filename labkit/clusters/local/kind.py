@@ -6,7 +6,7 @@ from labkit.clusters.examination import all_reduce
 from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.local.cluster import LocalCluster, local
 from labkit.clusters.options import BACKEND, NNODES, NPROC_PER_NODE, seconds
-from labkit.finding import Finding
+from labkit.command_line.finding import Finding
 
 
 def _examine() -> Finding:

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit.clusters import argument_transfer
-from labkit.clusters.forkserver import Reporter, seconds, shared_file, slot
+from labkit.clusters.forkserver.rank_process import Reporter, seconds, shared_file, slot
 from labkit.clusters.job import Job
 from labkit.clusters.local.groups import RecordingProcessGroup
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder

@@ -10,7 +10,7 @@ from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.options import BACKEND, GPUS_PER_NODE, NNODES, NPROC_PER_NODE, at_least_one, duration
 from labkit.clusters.slurm import clients
 from labkit.clusters.slurm.cluster import SlurmCluster, slurm
-from labkit.finding import Finding, State
+from labkit.command_line.finding import Finding, State
 
 
 def _examine() -> Finding:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import ForkServer, Session, shared
+from labkit.clusters.forkserver.client import ForkServer, shared
+from labkit.clusters.forkserver.session import Session
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.local.machine import cores
 from labkit.clusters.run import Run

@@ -11,7 +11,7 @@ from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.options import NNODES, NPROC_PER_NODE, at_least_one
 from labkit.clusters.virtual.cluster import VirtualCluster, virtual
 from labkit.clusters.virtual.scheduler import faults
-from labkit.finding import Finding
+from labkit.command_line.finding import Finding
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE, settings
 
 

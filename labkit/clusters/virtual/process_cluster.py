@@ -14,7 +14,7 @@ from labkit.clusters.argument_transfer import ArgumentTransfer
 from labkit.clusters.arguments import works_of
 from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import RankError, RankResult, Run

@@ -17,7 +17,7 @@ from waiting import wait_until
 
 from labkit import InvalidJob, Job, Run, local
 from labkit.clusters.cluster import State
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 
 HEAD = """\
 import os, signal, time, torch, torch.distributed as dist

@@ -10,7 +10,7 @@ from typing import Any
 
 from labkit import Job
 from labkit.clusters import RankResult
-from labkit.clusters.forkserver import Reporter, commands
+from labkit.clusters.forkserver.rank_process import Reporter, commands
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:

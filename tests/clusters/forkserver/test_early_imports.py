@@ -8,7 +8,7 @@ import pytest
 from waiting import wait_until
 
 from labkit import Job, local
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.torch_versions import early_imports
 
 LARGEST = early_imports.MODULES[0]

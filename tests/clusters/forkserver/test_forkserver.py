@@ -14,7 +14,7 @@ from waiting import wait_until
 
 from labkit import Job, Run, local, virtual
 from labkit.clusters import Cluster, State
-from labkit.clusters.forkserver import ForkServer, shared
+from labkit.clusters.forkserver.client import ForkServer, shared
 from labkit.clusters.forkserver.collector import KEPT_OUTPUT_CHARACTERS
 
 
@@ -145,7 +145,7 @@ def test_a_forked_child_of_the_kernel_starts_its_own() -> None:
 
 
 def test_a_warm_process_that_cannot_start_says_why() -> None:
-    from labkit.clusters.forkserver import ForkServerDied
+    from labkit.clusters.forkserver.client import ForkServerDied
 
     forkserver = ForkServer(command_prefix=["sh", "-c", "echo no room >&2; exit 1", "--"])
     with pytest.raises(ForkServerDied, match="no room"):

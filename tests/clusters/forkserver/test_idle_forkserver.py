@@ -16,11 +16,11 @@ from clocks import ManualClock
 from forkservers import launched_with
 from waiting import wait_until
 
-from labkit import Job, Run, forkserver_process, local, virtual
+from labkit import Job, Run, local, virtual
 from labkit.clusters import Cluster
-from labkit.clusters.forkserver import ForkServer
-from labkit.clusters.forkserver.client import LaunchedProcess
-from labkit.idle_minutes import VARIABLE
+from labkit.clusters.forkserver import starting
+from labkit.clusters.forkserver.client import ForkServer, LaunchedProcess
+from labkit.hub.idle_minutes import VARIABLE
 
 Launched = list[subprocess.Popen[bytes]]
 
@@ -52,7 +52,7 @@ def forkserver_launched(
 def forkserver(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     """Started as a site does it that lets it be idle for a moment."""
     monkeypatch.setenv(VARIABLE, "0.001")
-    yield from forkserver_launched(launched, forkserver_process.launch)
+    yield from forkserver_launched(launched, starting.launch)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_one_that_listens_no_longer_is_replaced_before_it_has_ended() -> None:
 
     def launch(control: socket.socket, errors: IO[bytes]) -> LaunchedProcess:
         if processes:
-            return forkserver_process.launch(control, errors)
+            return starting.launch(control, errors)
         # it never gets the socket, of which no end but the client's is left then
         processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]))
         return processes[0]

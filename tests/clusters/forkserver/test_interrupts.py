@@ -18,7 +18,8 @@ import pytest
 from waiting import wait_until
 
 from labkit import Job, local
-from labkit.clusters.forkserver import ForkServer, client
+from labkit.clusters.forkserver import client
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.interrupts import held, let_through
 from labkit.clusters.local import cluster
 from labkit.linux.processes import descendants

@@ -17,7 +17,7 @@ from clocks import MOMENT, SLOWLY, LateClock
 from waiting import wait_until
 
 from labkit import Job, local
-from labkit.clusters.forkserver import ForkServer, shared
+from labkit.clusters.forkserver.client import ForkServer, shared
 from labkit.linux.processes import descendants
 
 pytestmark = pytest.mark.alone  # /dev/shm is shared by all processes

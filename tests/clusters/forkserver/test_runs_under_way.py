@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from labkit import Job
-from labkit.clusters.forkserver import ForkServer, Session
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.collector import Collector
+from labkit.clusters.forkserver.session import Session
 
 
 @pytest.fixture

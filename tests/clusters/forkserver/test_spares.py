@@ -19,7 +19,7 @@ from forkservers import launched_with
 from waiting import wait_until
 
 from labkit import Job, Run, local
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.spares import VARIABLE
 from labkit.linux import proc
 from labkit.linux.processes import descendants

@@ -8,7 +8,7 @@ import pytest
 from clocks import ManualClock
 
 from labkit.clusters import Cluster, Job
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.local import local
 from labkit.clusters.virtual import RankPool, virtual
 

@@ -13,11 +13,11 @@ import pytest
 from standin_cluster import StandInCluster
 from waiting import wait_until
 
-from labkit import finding
 from labkit.clusters import InvalidJob, Job, State, kinds
 from labkit.clusters.kubernetes import KubernetesError, kubernetes
 from labkit.clusters.kubernetes.api import Api
 from labkit.clusters.kubernetes.sessions import delete_orphans
+from labkit.command_line import finding
 
 _JOB = Job(source="1")
 

@@ -8,7 +8,7 @@ import pytest
 from clocks import SLOWLY, LateClock, ManualClock
 from forkservers import forkserver_that_reads_clocks
 
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from waiting import wait_until
 
 from labkit import Job, local
 from labkit.clusters import InvalidJob, RankResult, Run
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.live import Interrupted, LiveRanks
 from labkit.clusters.live.conversation import ANSWER_SECONDS, GRACE_SECONDS
 

@@ -13,7 +13,7 @@ from clocks import ManualClock
 
 from labkit import Job, virtual
 from labkit.clusters import InvalidJob, Run
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.live import Interrupted, LiveRanks
 from labkit.clusters.virtual.scheduler.faults import kill
 

@@ -13,9 +13,10 @@ import pytest
 from clocks import ManualClock
 from forkservers import forkserver_that_reads_clocks
 
-from labkit import Job, Run, hub_notices, local
+from labkit import Job, Run, local
 from labkit.clusters import RankError, RankResult
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
+from labkit.hub import notices
 from labkit.notebook.failures import render
 
 HEAD = """\
@@ -68,7 +69,7 @@ def test_the_rank_that_died_comes_first(run: Runs, statement: str, first: str) -
 def test_a_rank_that_the_hub_has_ended_is_shown_with_the_hub_s_reason(tmp_path: Path) -> None:
     written = [{"time": 0.0, "text": "An earlier one."}, {"time": 4e9, "text": "Too much memory."}]
     (tmp_path / "notices.json").write_text(json.dumps({"notices": written, "disk_bytes": None}))
-    environment = {**os.environ, hub_notices.FILE: str(tmp_path / "notices.json")}
+    environment = {**os.environ, notices.FILE: str(tmp_path / "notices.json")}
     with closing(ForkServer(environment=environment)) as server:
         found = local(1, forkserver=server).run(Job(source="import os\nos.kill(os.getpid(), 9)"))
     assert found.diagnosis() == "rank 0 was killed by SIGKILL: Too much memory"

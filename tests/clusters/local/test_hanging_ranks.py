@@ -21,7 +21,7 @@ from waiting import wait_until
 
 from labkit import Job, Run, local
 from labkit.clusters import State
-from labkit.clusters.forkserver import ForkServer
+from labkit.clusters.forkserver.client import ForkServer
 
 SECONDS = 0.2
 """Silence that is reported, where a test moves the clock."""

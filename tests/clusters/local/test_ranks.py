@@ -11,7 +11,7 @@ from announcing import When
 from clocks import MOMENT, SLOWLY, LateClock
 
 from labkit import InvalidJob, Job, Run, local
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 
 HEAD = """\
 import os, torch, torch.distributed as dist

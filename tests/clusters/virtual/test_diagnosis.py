@@ -8,7 +8,7 @@ import pytest
 from clocks import LateClock
 
 from labkit import Job, Run, virtual
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 
 HEAD = """\
 import torch, torch.distributed as dist

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from labkit.clusters import Job, Run
-from labkit.clusters.forkserver import ForkServer, ForkServerDied
+from labkit.clusters.forkserver.client import ForkServer, ForkServerDied
 from labkit.clusters.virtual import RankPool, virtual
 
 WORK = """import os, torch, torch.distributed as dist

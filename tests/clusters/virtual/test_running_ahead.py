@@ -15,7 +15,7 @@ from clocks import LateClock
 from random_programs import generate, source
 
 from labkit import InvalidJob, Job, Run, virtual
-from labkit.clusters.forkserver import shared
+from labkit.clusters.forkserver.client import shared
 from labkit.clusters.virtual.hosts.recording_worker import QUESTIONS
 
 RANKS = 6

@@ -17,7 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.clusters.cluster import OnOutput
-from labkit.clusters.forkserver import Collector, ForkServer, ForkServerDied, reports
+from labkit.clusters.forkserver import reports
+from labkit.clusters.forkserver.client import ForkServer, ForkServerDied
+from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run

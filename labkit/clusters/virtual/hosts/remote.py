@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from labkit.clusters import argument_transfer, arguments
-from labkit.clusters.forkserver import Reporter, rank_process
+from labkit.clusters.forkserver import rank_process
+from labkit.clusters.forkserver.rank_process import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized

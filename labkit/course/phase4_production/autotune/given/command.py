@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from labkit.commands import CommandError, require_file
+from labkit.command_line.commands import CommandError, require_file
 from labkit.course.phase4_production.autotune.given.configurations import LogUniform, Uniform
 from labkit.course.phase4_production.autotune.given.measurements import Measurement, predicted
 from labkit.course.phase4_production.autotune.given.memory import is_out_of_memory

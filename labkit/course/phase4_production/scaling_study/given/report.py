@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from labkit import views
 from labkit.course.phase4_production.scaling_study.given.laws import Fit
 from labkit.course.phase4_production.scaling_study.given.records import Measurement, ScalingPoint
+from labkit.trace import views
 
 FORMATS = ("markdown", "html", "json", "csv")
 ORIGIN_NOTE = (

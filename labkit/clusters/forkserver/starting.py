@@ -21,7 +21,7 @@ from labkit.transport import datagrams
 from labkit.zygote import ADDRESS, client
 from labkit.zygote.request import Request
 
-_LAUNCH = Path(__file__).parent / "clusters" / "forkserver" / "launch.py"
+_LAUNCH = Path(__file__).parent / "launch.py"
 # the forkserver itself must have no threads; a rank's own number is set when it starts
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

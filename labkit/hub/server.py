@@ -1,4 +1,4 @@
-"""`python -m labkit.hub_server`: JupyterHub's single-user server with the lab's settings, wherever it runs.
+"""`python -m labkit.hub.server`: JupyterHub's single-user server with the lab's settings, wherever it runs.
 
 The hub says by environment variables where home and exchange are; all arguments are passed on.
 """

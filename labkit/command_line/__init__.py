@@ -1,0 +1,1 @@
+"""What commands of `labkit` and rows of `labkit doctor` share, in whichever package they are."""
