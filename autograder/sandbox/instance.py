@@ -10,7 +10,6 @@ from functools import partial
 from typing import IO, Any
 
 from autograder.sandbox.cgroups import Parents
-from autograder.sandbox.inside.order import PREPARED
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.resource_accounting import ResourceAccounting, Usage
 from autograder.sandbox.runner import Runner, SandboxHandle, SandboxRequest
@@ -19,6 +18,7 @@ from autograder.sandbox.watchdog import watchdog
 from labkit.clusters.forkserver.client import ForkServer, ForkServerDied
 from labkit.clusters.forkserver.request import Request
 from labkit.clusters.forkserver.session import Session
+from labkit.clusters.virtual.hosts.entries import REMOTE
 
 
 class SandboxInstance:
@@ -34,8 +34,8 @@ class SandboxInstance:
         self._log = log
         self._accounting = ResourceAccounting(limits, parents, log, runner.clock)
         self._lock = threading.Lock()
-        self._started: dict[str, SandboxHandle] = {}
-        """Running sandboxes, by the entry point that they are prepared for."""
+        self._started: dict[bool, SandboxHandle] = {}
+        """Running sandboxes, by whether they are for virtual ranks."""
         self.ended = ""
         """Why the watchdog ended the sandbox; empty while it runs. Once set, `forkserver` raises `ForkServerDied`."""
         self.forkserver: ForkServer = _ForkServerPair(self._launch, self._accounting.seconds)
@@ -46,14 +46,14 @@ class SandboxInstance:
             raise
         watchdog.watch(self)
 
-    def _launch(self, entry: str, control: socket.socket, errors: IO[bytes]) -> SandboxHandle:
+    def _launch(self, virtual: bool, control: socket.socket, errors: IO[bytes]) -> SandboxHandle:
         if self.ended:
             raise ForkServerDied(f"the sandbox was ended: {self.ended}")
         started = self._runner.start(
-            SandboxRequest(self._limits, entry, self._accounting.begin, self._log), control, errors
+            SandboxRequest(self._limits, virtual, self._accounting.begin, self._log), control, errors
         )
         with self._lock:
-            self._started[entry] = started
+            self._started[virtual] = started
         return started
 
     def seconds(self) -> float:
@@ -106,17 +106,17 @@ class _ForkServerPair(ForkServer):
     """Two forkservers in one: each run goes to the sandbox prepared for it."""
 
     def __init__(
-        self, launch: Callable[[str, socket.socket, IO[bytes]], SandboxHandle], clock: Callable[[], float]
+        self, launch: Callable[[bool, socket.socket, IO[bytes]], SandboxHandle], clock: Callable[[], float]
     ) -> None:
-        def made(entry: str) -> dict[str, Any]:
+        def made(virtual: bool) -> dict[str, Any]:
             options = {"environment": environment(), "max_bytes": _MAX_RUN_BYTES, "patience": _PATIENCE_SECONDS}
-            return {**options, "launch": partial(launch, entry), "clock": clock, "shares_files": False}
+            return {**options, "launch": partial(launch, virtual), "clock": clock, "shares_files": False}
 
-        super().__init__(**made(PREPARED))
-        self._others = ForkServer(**made(""))
+        super().__init__(**made(True))
+        self._others = ForkServer(**made(False))
 
     def open(self, asked: Request, sockets: Sequence[socket.socket | IO[bytes]] = ()) -> Session:
-        return super().open(asked, sockets) if asked.entry == PREPARED else self._others.open(asked, sockets)
+        return super().open(asked, sockets) if asked.entry == REMOTE else self._others.open(asked, sockets)
 
     def close(self) -> None:
         super().close()

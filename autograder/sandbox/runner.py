@@ -17,7 +17,7 @@ from typing import IO, Protocol
 
 import labkit
 from autograder.sandbox import forkserver, sandbox_process, view
-from autograder.sandbox.inside.order import PREPARED, Order
+from autograder.sandbox.inside.order import Order
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.unavailable import refusal
 
@@ -29,8 +29,8 @@ class SandboxRequest:
     """A request for a sandbox."""
 
     limits: Limits
-    entry: str
-    """Entry point of all its runs, `package.module:function`; empty when runs may differ."""
+    virtual: bool
+    """Whether all its runs are virtual ranks that are processes; otherwise they may differ."""
     on_arrival: sandbox_process.OnArrival
     """Called with the sandbox's first process before learners' code can run in it, so that it is accounted for."""
     log: logging.Logger
@@ -142,9 +142,9 @@ class Bubblewrap(Runner):
             file_bytes=limits.file_bytes,
             scratch_bytes=limits.scratch_bytes,
             cpu_seconds=limits.cpu_seconds,
-            prepared=asked.entry if asked.entry == PREPARED else "",
+            virtual=asked.virtual,
             apart=limits.apart,
-            network=asked.entry != PREPARED,
+            network=not asked.virtual,
         )
         made = self._sandbox_process(order, asked, control, errors)
         if made.no_private_folders and not self._has_warned:

@@ -32,7 +32,7 @@ def _count() -> int:
         @functools.wraps(opened)
         def counted(server: Any, asked: Any, *more: Any) -> Any:
             global _runs
-            _runs += not asked.entry.startswith(VIRTUAL)  # virtual ranks have a process for all of them
+            _runs += not asked.entry.main.__module__.startswith(VIRTUAL)  # virtual ranks have a process for all of them
             return opened(server, asked, *more)
 
         module.ForkServer.open = counted

@@ -12,7 +12,9 @@ import signal
 import socket
 from typing import Any
 
-from labkit.clusters.forkserver.rank_process import entry_function, preparation
+from labkit.clusters.forkserver.entry import Entry
+from labkit.clusters.local import rank as local_rank
+from labkit.clusters.virtual.hosts.entries import HOST, REMOTE
 from labkit.linux import huge_pages
 from labkit.linux.prctl import die_with_parent
 from labkit.torch_versions import early_imports
@@ -20,25 +22,25 @@ from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
 
 from . import sandbox_process
-from .order import PREPARED, Order
+from .order import Order
 
-ENTRIES = ("labkit.clusters.virtual.hosts.host:main", "labkit.clusters.local.rank:main")
-"""Entry points of runs, imported once for all sandboxes."""
+ENTRIES = (HOST, local_rank.ENTRY, REMOTE)
+"""Entry points of runs; what they need is imported once for all sandboxes."""
 
 
 def main(control: socket.socket) -> None:
     """Import, prepare, and fork a sandbox for every order; return when the grader is gone."""
-    for entry in (*ENTRIES, PREPARED):
-        entry_function(entry)
+    for entry in ENTRIES:
+        entry.import_all()
     list(early_imports.load())
     warm_up_groups()
     _settle()
     gc.enable()  # launch.py has disabled it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit statuses are not needed
-    _serve(control, {PREPARED: _prepared(PREPARED, control)})
+    _serve(control, _prepared(REMOTE, control))
 
 
-def _prepared(entry: str, control: socket.socket) -> socket.socket:
+def _prepared(entry: Entry, control: socket.socket) -> socket.socket:
     """Fork another forkserver, prepared for `entry`; return the socket on which it takes orders."""
     ours, theirs = datagrams.pair()
     parent = os.getpid()
@@ -47,11 +49,10 @@ def _prepared(entry: str, control: socket.socket) -> socket.socket:
             die_with_parent(parent)
             control.close()
             ours.close()
-            prepare = preparation(entry)
-            if prepare is not None:
-                prepare()
+            if entry.prepare is not None:
+                entry.prepare()
             _settle()
-            _serve(theirs, {})
+            _serve(theirs, None)
         finally:
             os._exit(0)
     theirs.close()
@@ -66,15 +67,16 @@ def _settle() -> None:
         pass
 
 
-def _serve(control: socket.socket, others: dict[str, socket.socket]) -> None:
+def _serve(control: socket.socket, prepared: socket.socket | None) -> None:
+    """Fork a sandbox for every order. prepared: where to pass on the orders for virtual ranks, if anywhere."""
     while True:
         fields, descriptors = datagrams.receive(control, 3)
         if fields is None:
             return
         order = Order(**fields)
-        if order.prepared in others:
+        if order.virtual and prepared is not None:
             # if it was killed, the grader notices and restarts everything
-            datagrams.send(others[order.prepared], fields, descriptors)
+            datagrams.send(prepared, fields, descriptors)
         else:
             sandbox_process.fork(order, *descriptors)
         for descriptor in descriptors:

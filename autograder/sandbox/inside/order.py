@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-PREPARED = "labkit.clusters.virtual.hosts.remote:main"
-"""Entry point of judged calls; their common preparation is done once, before any sandbox is forked."""
-
 
 @dataclass(frozen=True)
 class Order:
@@ -24,8 +21,9 @@ class Order:
     """Size of /tmp, of /dev/shm and of the home folder, each."""
     cpu_seconds: int
     """CPU seconds of one process."""
-    prepared: str = ""
-    """`PREPARED`, or empty for a sandbox for all other runs."""
+    virtual: bool = False
+    """Whether it is for virtual ranks that are processes, for which all is prepared before it is forked; otherwise it
+    is for all other runs."""
     apart: bool = False
     """Whether ranks are prevented from reaching each other in uncounted ways."""
     network: bool = False

@@ -11,6 +11,7 @@ import socket
 from typing import Any, NoReturn
 
 from labkit.clusters.forkserver import server
+from labkit.clusters.virtual.hosts.entries import REMOTE
 from labkit.linux.descriptors import close_all_but
 from labkit.transport import datagrams
 
@@ -55,7 +56,7 @@ def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
         problem = keep_ranks_apart(order) if order.apart else ""
         tell(told, {"ready": True, "no_private_folders": problem})
         os.close(told)
-        server.serve(socket.socket(fileno=control), prepared=order.prepared)
+        server.serve(socket.socket(fileno=control), prepared=REMOTE if order.virtual else None)
     except BaseException as problem:
         tell(told, {"error": str(problem)})
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from labkit.clusters.forkserver.rank_process import preparation
+from labkit.clusters.virtual.hosts.entries import REMOTE
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 
 from . import sandbox_process
@@ -15,8 +15,7 @@ if __name__ == "__main__":
     given: dict[str, Any] = globals()["options"]
     warm_up_groups()
     order = Order(**given["order"])
-    prepare = preparation(order.prepared) if order.prepared else None
-    if prepare is not None:
-        prepare()
+    if order.virtual and REMOTE.prepare is not None:
+        REMOTE.prepare()
     gc.enable()  # launch.py has disabled it
     sandbox_process.be(order, given["control"], given["told"], furnished=True)

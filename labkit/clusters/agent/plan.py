@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.clusters import torchrun
 from labkit.clusters.agent.interface import interface_to, own_address
 from labkit.clusters.clock import Clock
+from labkit.clusters.elastic.node import Node
 from labkit.clusters.forkserver.client import ForkServer
-from labkit.clusters.forkserver.request import SUPERVISOR, Request
+from labkit.clusters.forkserver.entry import Entry
+from labkit.clusters.forkserver.request import Request, RunSupervisor
 from labkit.clusters.job import Job
 
 
@@ -22,8 +25,8 @@ class LaunchPlan:
 
     run: str
     """Name of the run, which distinguishes its lines from those of others."""
-    entry: str
-    """Function called in each process; see `ForkServer.run`."""
+    entry: Entry
+    """Where each process begins."""
     job: Job
     nnodes: int
     nproc_per_node: int
@@ -38,7 +41,7 @@ class LaunchPlan:
     """Environment variables for every rank, beside torchrun's."""
     commands: bool = False
     """See `Request.commands`."""
-    supervisor: str = SUPERVISOR
+    supervisor: Callable[[socket.socket, Request], RunSupervisor] | None = None
     """See `Request.supervisor`."""
     folder: str | None = None
     """Working directory, on nodes that have it: the notebook's, if the file system is shared."""
@@ -93,7 +96,7 @@ class LaunchPlan:
             environments=environments,
             timeout=self.timeout,
             commands=self.commands,
-            supervisor="labkit.clusters.elastic.node:Node" if self.elastic else self.supervisor,
+            supervisor=Node if self.elastic else self.supervisor,
         )
         folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else asked.folder
         path = asked.path if self.path is None else self.path

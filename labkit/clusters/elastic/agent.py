@@ -22,7 +22,8 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 
 from labkit.clusters.elastic.attempts import TOLD_TO_END
 from labkit.clusters.elastic.workers import ForkedWorkers, NodeConnection
-from labkit.clusters.forkserver.rank_process import Reporter, shared_file
+from labkit.clusters.forkserver.entry import Entry, Reporter
+from labkit.clusters.forkserver.rank_process import shared_file
 from labkit.clusters.job import Job
 from labkit.torch_versions.agents import ObservedAgent, poll_rendezvous_every, start_workers_with
 from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore
@@ -87,6 +88,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         handler.shutdown()
         os._exit(1)
     handler.shutdown()
+
+
+ENTRY = Entry(main)
 
 
 class _NoLogs(DefaultLogsSpecs):

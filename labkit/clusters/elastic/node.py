@@ -11,6 +11,7 @@ import signal
 import socket
 from typing import Any
 
+from labkit.clusters.elastic import agent
 from labkit.clusters.elastic.workers import NodeConnection
 from labkit.clusters.forkserver.child_process import ChildProcess
 from labkit.clusters.forkserver.request import Request
@@ -37,7 +38,7 @@ class Node(Supervisor):
         if sockets:
             os.close(self._shared)
             self._shared = sockets[0]
-        asked = dataclasses.replace(self._asked, entry="labkit.clusters.elastic.agent:main", commands=False)
+        asked = dataclasses.replace(self._asked, entry=agent.ENTRY, commands=False)
         self._start(asked, self._agent, self._theirs.fileno())
         self._theirs.close()
         self._selector.register(self._agent_connection.connection, selectors.EVENT_READ, self._hear_agent)

@@ -11,10 +11,12 @@ from typing import Any
 from labkit.clusters.clock import wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState, Member
+from labkit.clusters.elastic.node import Node
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.session import Session
 from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.local import rank as local_rank
 from labkit.clusters.run import Run
 from labkit.transport import frames
 
@@ -129,14 +131,14 @@ class _Nodes:
             "address": "127.0.0.1",
         }
         asked = self.forkserver.prepare(
-            "labkit.clusters.local.rank:main",
+            local_rank.ENTRY,
             self.job,
             options={**self.options, "elastic": elastic},
             ranks=[[]] * (self.nproc_per_node + 1),
             environments=[self.environments[place]] * (self.nproc_per_node + 1),
             sockets=1,
             timeout=None if self.timeout is None else max(0.1, self.timeout - (self.state.clock() - self.began)),
-            supervisor="labkit.clusters.elastic.node:Node",
+            supervisor=Node,
         )
         shared = open(os.dup(self.shared), "rb")  # noqa: SIM115  # it is closed by what follows
         session = self.forkserver.open(asked, [shared])

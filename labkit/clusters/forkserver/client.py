@@ -21,6 +21,7 @@ from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import reports, request, starting
 from labkit.clusters.forkserver.collector import Collector
+from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.interrupts import held, let_through
 from labkit.clusters.forkserver.notifier import StateNotifier
@@ -105,12 +106,12 @@ class ForkServer:
                 self._process = self._launch(theirs, self._errors)
             self._announce()
 
-    def expect(self, entry: str, count: int) -> None:
+    def expect(self, entry: Entry, count: int) -> None:
         """Have `count` processes for runs of `entry` forked ahead whenever it is idle; see spares.py.
 
         Does nothing where the environment is fixed: what is judged there must not reach what waits for the next run.
         """
-        expected = {"entry": entry, "early_imports": False, "spares": count}
+        expected = {"entry": entry.to_text(), "early_imports": False, "spares": count}
         if self._environment is None and expected != self._expected:
             with held(), self._lock:
                 self._expected = expected
@@ -137,7 +138,7 @@ class ForkServer:
 
     def run(
         self,
-        entry: str,
+        entry: Entry,
         job: Job,
         *,
         options: Mapping[str, Any],
@@ -147,15 +148,15 @@ class ForkServer:
         on_output: OnOutput | None = None,
         on_state: OnState | None = None,
         timeout: float | None = None,
-        supervisor: str = request.SUPERVISOR,
+        supervisor: Callable[[socket.socket, request.Request], request.RunSupervisor] | None = None,
     ) -> Run:
-        """Run `function(job, i, options, reporter, sock)` in a fresh process for each i until all have ended.
+        """Run `entry.main(job, i, options, reporter, sock)` in a fresh process for each i until all have ended.
 
-        entry: `package.module:function`, imported in the forkserver once. ranks[i]: the global ranks that process i
+        entry: what it needs is imported in the forkserver once. ranks[i]: the global ranks that process i
         hosts; environments[i]: its additional environment variables. sockets[i]: passed to process i as `sock`; closed
         here as soon as the run has begun. on_output, on_state: called in this thread while the processes run. timeout:
         seconds of `clock` after which all are stopped; each rank's error then includes where it was. supervisor:
-        `package.module:Class` of the processes' supervisor. When a process fails, the others have a short while to end
+        see `request.Request`. When a process fails, the others have a short while to end
         before they are stopped. `KeyboardInterrupt`, or any error in `on_output`, stops all processes and is raised
         again, the first with notes on where all ranks were. Raises `ForkServerDied` if no process could be started.
         """
@@ -186,7 +187,7 @@ class ForkServer:
 
     def prepare(
         self,
-        entry: str,
+        entry: Entry,
         job: Job,
         *,
         options: Mapping[str, Any],
@@ -195,7 +196,7 @@ class ForkServer:
         sockets: int = 0,
         timeout: float | None = None,
         commands: bool = False,
-        supervisor: str = request.SUPERVISOR,
+        supervisor: Callable[[socket.socket, request.Request], request.RunSupervisor] | None = None,
     ) -> request.Request:
         """A request with this process's environment and folder; see `run` and `request.Request`."""
         own = self._environment is not None
@@ -273,7 +274,7 @@ class ForkServer:
             with self._lock, theirs:
                 assert self._control is not None
                 self._connections.add(ours)
-                fields = {"entry": asked.entry, "early_imports": asked.early_imports, "spares": asked.spares}
+                fields = {"entry": asked.entry.to_text(), "early_imports": asked.early_imports, "spares": asked.spares}
                 datagrams.send(self._control, fields, [theirs.fileno()])
         except OSError:
             self._connections.discard(ours)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import atexit
 import faulthandler
-import importlib
 import io
 import multiprocessing.util
 import os
@@ -17,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
 import numpy.random
 import torch
@@ -33,25 +32,6 @@ from labkit.linux.descriptors import close_all_but
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.trace import Trace
 from labkit.transport import pickled
-
-
-class Reporter(Protocol):
-    """Reports a process's results to the client. May be called from any thread."""
-
-    def output(self, rank: int, stream: str, text: str) -> None:
-        """Report output of `rank`; `stream` is `stdout` or `stderr`. Not needed if fd 1 and 2 are used."""
-
-    def result(self, result: RankResult) -> None:
-        """Report how a rank ended; the first report of a rank counts."""
-
-    def trace(self, trace: Trace) -> None:
-        """Report a trace of any of this process's ranks."""
-
-    def note(self, text: str) -> None:
-        """Add a line about the run to `Run.notes`, for the learner. The same line of many ranks appears once."""
-
-    def hosts(self, rank: int) -> None:
-        """Called in the thread that runs `rank`, so that the client can report its line if it hangs."""
 
 
 @dataclass(frozen=True)
@@ -194,27 +174,6 @@ def slot() -> Slot:
     return _slot
 
 
-def entry_function(entry: str) -> Callable[..., None]:
-    """The function that `package.module:function` names."""
-    function: Callable[..., None] = named(entry)
-    return function
-
-
-def preparation(entry: str) -> Callable[[], None] | None:
-    """The `prepare_forks` of the entry's module: run once, in a process from which only this entry is forked.
-
-    Such an entry also seeds random generators itself.
-    """
-    found: Callable[[], None] | None = getattr(importlib.import_module(entry.partition(":")[0]), "prepare_forks", None)
-    return found
-
-
-def named(path: str) -> Any:
-    """The object that `package.module:name` names."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def run(beginning: Beginning | None, descriptors: Descriptors, own: Slot) -> NoReturn:
     """Run as a process of a run, and end. beginning: None to wait for it; the process ends if it never comes."""
     global _began
@@ -228,7 +187,7 @@ def run(beginning: Beginning | None, descriptors: Descriptors, own: Slot) -> NoR
         _adopt(beginning)
         reporter = ProcessReporter(descriptors.report)
         sock = None if descriptors.socket is None else socket.socket(fileno=descriptors.socket)
-        entry_function(request.entry)(request.job, index, request.options, reporter, sock)
+        request.entry.main(request.job, index, request.options, reporter, sock)
         exit_code = reporter.exit_code
         if exit_code == 0:
             end_as_a_program_does()
@@ -300,7 +259,7 @@ def _adopt(beginning: Beginning) -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdigit() and int(threads) > 1:
         torch.set_num_threads(int(threads))
-    if preparation(request.entry) is None:
+    if request.entry.prepare is None:
         # forked copies of one generator would draw the same numbers on every rank
         _seed_generators()
 

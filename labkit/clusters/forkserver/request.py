@@ -8,24 +8,29 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from labkit.clusters.clock import Clock
+from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.job import Job
 from labkit.torch_versions import early_imports
 from labkit.transport import descriptors, pickled
 
-SUPERVISOR = "labkit.clusters.forkserver.supervisor:Supervisor"
+
+class RunSupervisor(Protocol):
+    """What watches over the processes of a run, in a process of its own."""
+
+    def serve(self, sockets: list[int]) -> None:
+        """Start the processes, and return when all have ended. sockets: descriptors, one for each process, or none."""
 
 
 @dataclass(frozen=True)
 class Request:
     """One run. `environments[i]` and `ranks[i]` belong to process i."""
 
-    entry: str
-    """`package.module:function`."""
+    entry: Entry
     job: Job
     options: Mapping[str, Any]
     ranks: Sequence[Sequence[int]]
@@ -42,8 +47,8 @@ class Request:
     """`sys.path`; None: the forkserver's own."""
     commands: bool = False
     """Whether each process can receive data while it runs, from `fresh.commands()`."""
-    supervisor: str = SUPERVISOR
-    """`package.module:Class` of the processes' supervisor."""
+    supervisor: Callable[[socket.socket, Request], RunSupervisor] | None = None
+    """Makes the supervisor of the processes from the connection to the client and this request; None: `Supervisor`."""
     clock: Clock = time.monotonic
     """Clock of the supervisor's limits."""
 
@@ -56,7 +61,7 @@ class Request:
     @property
     def spares(self) -> int:
         """Number of processes forked ahead that can serve it; 0 if none can, because it needs more than they have."""
-        plain = self.supervisor == SUPERVISOR and not self.commands and not self.sockets
+        plain = self.supervisor is None and not self.commands and not self.sockets
         return len(self.ranks) if plain else 0
 
 

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver import scratch
-from labkit.clusters.forkserver.rank_process import entry_function, preparation
+from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.forkserver.spares import Shape, Spares
 from labkit.clusters.forkserver.supervisor import supervise, supervise_ahead
 from labkit.hub import idle_minutes
@@ -41,7 +41,7 @@ _LOOK_SECONDS = 2.0
 def serve(
     control: socket.socket,
     meanwhile: Iterable[None] = (),
-    prepared: str = "",
+    prepared: Entry | None = None,
     idle_seconds: float | None = None,
     clock: Clock = time.monotonic,
 ) -> None:
@@ -56,8 +56,8 @@ def serve(
     signal.signal(signal.SIGCHLD, lambda *_: _reap(children))
     # children of a supervisor that is killed become children of this process
     prctl.adopt_orphans()
-    known: set[str] = set()
-    others: dict[str, socket.socket] = {}
+    known: set[Entry | str] = set()
+    others: dict[Entry, socket.socket] = {}
     left = iter(meanwhile)
     supervisors: set[int] = set()  # those of runs
     ahead = Spares()
@@ -69,10 +69,10 @@ def serve(
         asked, descriptors = datagrams.receive(control, 1)
         if asked is None:
             return
-        entry = asked["entry"]
+        entry = Entry.from_text(asked["entry"])
         wanted = {entry, *(early_imports.MODULES if asked["early_imports"] else ())}
         if not wanted <= known:
-            entry_function(entry)
+            entry.import_all()
             if asked["early_imports"]:
                 list(early_imports.load())
             known |= wanted
@@ -83,8 +83,8 @@ def serve(
             ahead.expect(shape)
             continue
         connection = socket.socket(fileno=descriptors[0])
-        if entry != prepared and preparation(entry):
-            _hand_on(connection, others, asked, control, children, idle_seconds, clock)
+        if entry != prepared and entry.prepare is not None:
+            _hand_on(connection, others, entry, asked, control, children, idle_seconds, clock)
         elif pid := ahead.take(shape, connection):
             supervisors.add(pid)
         else:
@@ -115,7 +115,8 @@ def _fork_ahead(
 
 def _hand_on(
     connection: socket.socket,
-    others: dict[str, socket.socket],
+    others: dict[Entry, socket.socket],
+    entry: Entry,
     asked: Mapping[str, Any],
     control: socket.socket,
     children: set[int],
@@ -123,7 +124,6 @@ def _hand_on(
     clock: Clock,
 ) -> None:
     """Pass the request to the process that is prepared for its entry, and start one if there is none."""
-    entry = asked["entry"]
     for _ in range(2):
         if entry not in others:
             others[entry], theirs = datagrams.pair()
@@ -141,11 +141,10 @@ def _hand_on(
             return
 
 
-def _be_prepared(control: socket.socket, entry: str, idle_seconds: float | None, clock: Clock) -> NoReturn:
+def _be_prepared(control: socket.socket, entry: Entry, idle_seconds: float | None, clock: Clock) -> NoReturn:
     try:
-        prepare = preparation(entry)
-        assert prepare is not None
-        prepare()
+        assert entry.prepare is not None
+        entry.prepare()
         for _ in huge_pages.collapse():
             pass  # done at once: many forks follow, and wait for it
         serve(control, prepared=entry, idle_seconds=idle_seconds, clock=clock)

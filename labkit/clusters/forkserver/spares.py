@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from labkit.clusters.forkserver import child_process, progress
 from labkit.clusters.forkserver.child_process import ChildProcess
+from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.forkserver.rank_process import Beginning
 from labkit.transport import datagrams, pickled
 
@@ -25,7 +26,7 @@ MOST = 8
 class Shape:
     """What spares are for: a run of `count` processes that begin with `entry`."""
 
-    entry: str
+    entry: Entry
     count: int
 
 

@@ -14,7 +14,7 @@ import time
 from typing import Any, NoReturn
 
 from labkit.clusters.clock import wait_seconds
-from labkit.clusters.forkserver import progress, rank_process, request, scratch, spares, stack_dumps
+from labkit.clusters.forkserver import progress, request, scratch, spares, stack_dumps
 from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
 from labkit.clusters.forkserver.child_process import ChildProcess, fork
 from labkit.clusters.forkserver.rank_process import Beginning
@@ -35,7 +35,7 @@ def supervise(connection: socket.socket) -> NoReturn:
         os.setsid()
         prctl.adopt_orphans()
         asked, sockets = request.receive(connection)
-        rank_process.named(asked.supervisor)(connection, asked).serve(sockets)
+        (asked.supervisor or Supervisor)(connection, asked).serve(sockets)
     except EOFError:
         pass
     finally:
@@ -90,7 +90,7 @@ class Supervisor(Relay):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         # the wall clock is the only one that several machines have in common
         self._send({"kind": "started", "time": time.time() - (time.monotonic() - self._began)})
-        rank_process.entry_function(self._asked.entry)
+        self._asked.entry.import_all()
         gc.freeze()
         if self._is_withdrawn():
             return

@@ -20,6 +20,7 @@ from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 from labkit.clusters.kubernetes.pod_template import read_template
 from labkit.clusters.kubernetes.sessions import delete_orphans, session
 from labkit.clusters.kubernetes.submission import Submission
+from labkit.clusters.local import rank as local_rank
 from labkit.clusters.run import Run
 from labkit.transport import pickled
 
@@ -27,7 +28,6 @@ IMAGE_VARIABLE = "LABKIT_IMAGE"
 """Environment variable for the image if the learner names none: set by whoever runs the hub."""
 _TIMEOUT_SECONDS = 3600.0
 _SILENCE_SECONDS = 600.0
-_ENTRY = "labkit.clusters.local.rank:main"
 _PORTS = range(20_000, 30_000)
 """Below the ports that systems assign themselves. Pods that share a node's network must not use the same one."""
 Objects = Literal["auto", "job", "trainjob"]
@@ -121,7 +121,7 @@ class KubernetesCluster:
         names = Names(f"labkit-{secrets.token_hex(5)}", api.namespace, session.name)
         plan = LaunchPlan(
             run=names.run,
-            entry=_ENTRY,
+            entry=local_rank.ENTRY,
             job=job,
             nnodes=shape.nnodes,
             nproc_per_node=shape.nproc_per_node,

@@ -15,7 +15,8 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit import exercises
-from labkit.clusters.forkserver.rank_process import Reporter, commands, seconds
+from labkit.clusters.forkserver.entry import Entry, Reporter
+from labkit.clusters.forkserver.rank_process import commands, seconds
 from labkit.clusters.job import Job
 from labkit.clusters.live.group_repair import RepairableGroups
 from labkit.clusters.live.interrupts import Interrupts
@@ -36,6 +37,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Process the client's messages as one rank until they end. `options` are those of `local.rank.main`."""
     exercises.install(job.modules)
     _LiveRank(options["first_rank"] + index, options, reporter).serve()
+
+
+ENTRY = Entry(main)
 
 
 class _LiveRank:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from labkit import exercises
-from labkit.clusters.forkserver.rank_process import Reporter
+from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Report

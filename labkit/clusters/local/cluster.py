@@ -14,14 +14,17 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver.client import ForkServer, shared
 from labkit.clusters.forkserver.session import Session
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
+from labkit.clusters.live import rank as live_rank
+from labkit.clusters.live.supervisor import LiveSupervisor
 from labkit.clusters.local import machine
+from labkit.clusters.local import rank as local_rank
+from labkit.clusters.local.network_store import StoreHost
 from labkit.clusters.run import Run
 from labkit.linux.free_port import free_port
 
 MAX_RANKS = 128
 """Every rank is a process, connected to every other one."""
 _BACKENDS = ("gloo", "nccl")
-_ENTRY = "labkit.clusters.local.rank:main"
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,12 @@ class LocalCluster:
             return self._run_elastic(forkserver, job, timeout, on_output, on_state)
         processes = self._processes(job)
         if not forkserver.shares_files:
-            processes["supervisor"] = "labkit.clusters.local.network_store:StoreHost"
+            processes["supervisor"] = StoreHost
         if job.call is not None:
             return _call(forkserver, job, on_output=on_output, on_state=on_state, timeout=timeout, **processes)
-        forkserver.expect(_ENTRY, len(processes["ranks"]))
+        forkserver.expect(local_rank.ENTRY, len(processes["ranks"]))
         return forkserver.run(
-            _ENTRY,
+            local_rank.ENTRY,
             job,
             **processes,
             on_output=on_output,
@@ -73,7 +76,7 @@ class LocalCluster:
 
     def prepare(self) -> None:
         """See `PreparableCluster`."""
-        (self.forkserver or shared()).expect(_ENTRY, self.nnodes * self.nproc_per_node)
+        (self.forkserver or shared()).expect(local_rank.ENTRY, self.nnodes * self.nproc_per_node)
 
     def _run_elastic(
         self,
@@ -105,8 +108,8 @@ class LocalCluster:
         """Start live ranks, each in a process of its own, for `labkit.clusters.live`. Raises `ForkServerDied`."""
         forkserver = self.forkserver or shared()
         processes = self._processes(job)
-        asked = forkserver.prepare("labkit.clusters.live.rank:main", job, **processes, commands=True)
-        asked = replace(asked, supervisor="labkit.clusters.live.supervisor:LiveSupervisor")
+        asked = forkserver.prepare(live_rank.ENTRY, job, **processes, commands=True)
+        asked = replace(asked, supervisor=LiveSupervisor)
         return forkserver.open(asked), processes["ranks"]
 
     def threads_per_rank(self, nproc_per_node: int | GpusOrCores) -> int:
@@ -224,7 +227,7 @@ def _call(forkserver: ForkServer, job: Job, **options: Any) -> Run:
     try:
         transfer.send([ours for ours, _ in pairs])
         theirs = [theirs for _, theirs in pairs]
-        run = forkserver.run(_ENTRY, transfer.job, sockets=theirs, **options)
+        run = forkserver.run(local_rank.ENTRY, transfer.job, sockets=theirs, **options)
         return transfer.read(run)
     finally:
         for pair in pairs:

@@ -15,7 +15,8 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit.clusters import argument_transfer
-from labkit.clusters.forkserver.rank_process import Reporter, seconds, shared_file, slot
+from labkit.clusters.forkserver.entry import Entry, Reporter
+from labkit.clusters.forkserver.rank_process import seconds, shared_file, slot
 from labkit.clusters.job import Job
 from labkit.clusters.local.groups import RecordingProcessGroup
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder
@@ -56,6 +57,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         tell_what_is_left_out(recorder, reporter)
         reporter.trace(recorder.trace())
     reporter.result(result if sock is None else argument_transfer.without_tensors(result))
+
+
+ENTRY = Entry(main)
 
 
 def record_groups(

@@ -15,6 +15,9 @@ from pathlib import Path
 from labkit.clusters.agent import LaunchPlan, NodesConnection, NodesLost
 from labkit.clusters.cluster import BatchState, OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.live import rank as live_rank
+from labkit.clusters.live.supervisor import LiveSupervisor
+from labkit.clusters.local import rank as local_rank
 from labkit.clusters.run import Run
 from labkit.clusters.slurm import batch, clients
 from labkit.clusters.slurm.allocation import Allocation
@@ -128,8 +131,8 @@ class SlurmCluster:
         with self._nodes_for(asked, on_state) as held:
             plan = replace(
                 self._plan(job, asked, held),
-                entry="labkit.clusters.live.rank:main",
-                supervisor="labkit.clusters.live.supervisor:LiveSupervisor",
+                entry=live_rank.ENTRY,
+                supervisor=LiveSupervisor,
                 commands=True,
                 timeout=None,
             )
@@ -212,7 +215,7 @@ class SlurmCluster:
     def _plan(self, job: Job, asked: ResourceRequest, held: HeldNodes) -> LaunchPlan:
         return LaunchPlan(
             run=uuid.uuid4().hex,
-            entry="labkit.clusters.local.rank:main",
+            entry=local_rank.ENTRY,
             job=job,
             nnodes=asked.nnodes,
             nproc_per_node=asked.nproc_per_node,

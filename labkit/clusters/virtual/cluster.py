@@ -10,8 +10,11 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver.client import ForkServer, shared
 from labkit.clusters.forkserver.session import Session
 from labkit.clusters.job import InvalidJob, Job
+from labkit.clusters.live import entries as live_entries
+from labkit.clusters.live.supervisor import LiveSupervisor
 from labkit.clusters.local.machine import cores
 from labkit.clusters.run import Run
+from labkit.clusters.virtual.hosts import entries
 from labkit.clusters.virtual.hosts.rank_pool import RankPool
 from labkit.clusters.virtual.hosts.scheduler_server import Alteration
 from labkit.clusters.virtual.placement import VirtualRanks, require_placeable
@@ -44,7 +47,7 @@ class VirtualCluster(VirtualRanks):
         placed = self._placed_once(job)
         processes = self.processes or min(cores(), _MOST_PROCESSES, placed.world_size // _FEWEST_RANKS)
         run = (self.forkserver or shared()).run(
-            "labkit.clusters.virtual.hosts.host:main",
+            entries.HOST,
             job,
             options={**self._options(placed), "fake": self.fake, "processes": processes},
             ranks=[range(placed.world_size)],
@@ -61,14 +64,14 @@ class VirtualCluster(VirtualRanks):
         forkserver = self.forkserver or shared()
         hosted = [list(range(placed.world_size))]
         asked = forkserver.prepare(
-            "labkit.clusters.live.virtual:main",
+            live_entries.VIRTUAL_RANKS,
             job,
             options={**self._options(placed), "fake": self.fake},
             ranks=hosted,
             environments=[{}],
             commands=True,
         )
-        return forkserver.open(replace(asked, supervisor="labkit.clusters.live.supervisor:LiveSupervisor")), hosted
+        return forkserver.open(replace(asked, supervisor=LiveSupervisor)), hosted
 
 
 def virtual(

@@ -19,7 +19,8 @@ from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.run import RankError, RankResult, Run
 from labkit.clusters.virtual.endpoints.protocol import ByteQuota
-from labkit.clusters.virtual.hosts.rank_pool import ENTRY, RankPool
+from labkit.clusters.virtual.hosts.entries import REMOTE
+from labkit.clusters.virtual.hosts.rank_pool import RankPool
 from labkit.clusters.virtual.hosts.scheduler_server import Alteration, Incidents, Rules, run_quota, serve
 from labkit.clusters.virtual.isolation import environment
 from labkit.clusters.virtual.placement import VirtualRanks
@@ -87,7 +88,7 @@ class VirtualProcessCluster(VirtualRanks):
                 )
             else:
                 run = forkserver.run(
-                    ENTRY,
+                    REMOTE,
                     sent,
                     options=options,
                     ranks=[[rank] for rank in range(placed.world_size)],

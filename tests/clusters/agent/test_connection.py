@@ -18,7 +18,10 @@ from labkit.clusters import InvalidJob, OnState, State
 from labkit.clusters.agent import LaunchPlan, NodesConnection, NodesLost, open_connection
 from labkit.clusters.clock import Clock
 from labkit.clusters.live import Interrupted, LiveRanks
+from labkit.clusters.live import rank as live_rank
 from labkit.clusters.live.conversation import GRACE_SECONDS
+from labkit.clusters.live.supervisor import LiveSupervisor
+from labkit.clusters.local import rank as local_rank
 
 SETUP = """\
 import os, time, torch, torch.distributed as dist; from announcing import announce_waits
@@ -53,8 +56,7 @@ class Cluster:
         )
 
     def keep(self, job: Job, on_state: OnState | None = None) -> tuple[NodesConnection, Sequence[Sequence[int]]]:
-        supervisor = "labkit.clusters.live.supervisor:LiveSupervisor"
-        asked = self.plan(job, entry="labkit.clusters.live.rank:main", supervisor=supervisor, commands=True)
+        asked = self.plan(job, entry=live_rank.ENTRY, supervisor=LiveSupervisor, commands=True)
         self.line = open_connection(self.nodes, asked)
         return self.line, [[0], [1], [2], [3]]
 
@@ -105,7 +107,7 @@ def test_cells_build_on_each_other_on_all_nodes_or_some(live: LiveRanks, pair: C
         *[(19.0, "1")] * 2,
     ]
     # another run on the same nodes is independent
-    other = pair.nodes.run(pair.plan(Job(source=SETUP), entry="labkit.clusters.local.rank:main"))
+    other = pair.nodes.run(pair.plan(Job(source=SETUP), entry=local_rank.ENTRY))
     assert other.raise_if_failed().values[3].tolist() == [4.0, 4.0]
     live.push({"batch": torch.arange(1_000_000)})
     assert [value.sum().item() for value in live.pull(["batch"])["batch"].values()] == [499999500000] * 4

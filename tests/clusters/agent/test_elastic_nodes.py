@@ -20,8 +20,8 @@ from labkit import Job, RankFailed, Run
 from labkit.clusters import State
 from labkit.clusters.agent import LaunchPlan, Nodes
 from labkit.clusters.agent.interface import own_address
+from labkit.clusters.local.rank import ENTRY
 
-RANK = "labkit.clusters.local.rank:main"
 HEAD = """\
 import os, signal, time, torch, torch.distributed as dist
 restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -51,7 +51,7 @@ def run(started: Agents, source: str, on_output: Any = None, states: list[State]
     port = started.nodes.wait_until_ready(BROKEN_SECONDS)[0].port
     timeout, clock = options.pop("timeout", None), options.pop("clock", ManualClock())
     job = Job(source=HEAD + source, filename="Cell In[3]", **options)
-    plan = LaunchPlan(f"elastic{next(_numbers)}", RANK, job, 2, 2, master_port=port, timeout=timeout, clock=clock)
+    plan = LaunchPlan(f"elastic{next(_numbers)}", ENTRY, job, 2, 2, master_port=port, timeout=timeout, clock=clock)
     return started.nodes.run(plan, on_output, None if states is None else states.append)
 
 
@@ -153,7 +153,7 @@ def test_with_too_few_nodes_the_job_ends() -> None:
 def test_an_agent_that_nobody_speaks_to_restarts_ranks(tmp_path: Path) -> None:
     request = tmp_path / "plan"
     job = Job(source=HEAD + "if restarts == 0:\n    os._exit(3)\n(rank, restarts)", max_restarts=1)
-    plan = LaunchPlan("once", RANK, job, nnodes=1, nproc_per_node=2)
+    plan = LaunchPlan("once", ENTRY, job, nnodes=1, nproc_per_node=2)
     request.write_bytes(pickle.dumps(plan))
     options = ["--node", "0", "--nnodes", "1", "--request", str(request)]
     command = [sys.executable, "-P", "-m", "labkit.clusters.agent", *options]

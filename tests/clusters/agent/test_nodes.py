@@ -25,9 +25,9 @@ from labkit import Job
 from labkit.clusters import State
 from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost
 from labkit.clusters.agent.node import NodeAgent
+from labkit.clusters.local.rank import ENTRY
 from labkit.linux.processes import descendants
 
-RANK = "labkit.clusters.local.rank:main"
 _numbers = itertools.count()
 
 
@@ -42,7 +42,7 @@ def plan(started: Agents, source: str, **options: Any) -> LaunchPlan:
     ready = started.nodes.wait_until_ready(BROKEN_SECONDS)
     job = Job(source=source, filename="Cell In[1]")
     return LaunchPlan(
-        f"run{next(_numbers)}", RANK, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options
+        f"run{next(_numbers)}", ENTRY, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options
     )
 
 
@@ -154,7 +154,7 @@ def alone(request: Path) -> list[str]:
 def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
     request = tmp_path / "plan"
     source = "import os\nprint('hello', flush=True)\nint(os.environ['WORLD_SIZE'])"
-    asked = LaunchPlan("once", RANK, Job(source=source), nnodes=1, nproc_per_node=2)
+    asked = LaunchPlan("once", ENTRY, Job(source=source), nnodes=1, nproc_per_node=2)
     request.write_bytes(pickle.dumps(asked))
     log = subprocess.run(alone(request), stdout=subprocess.PIPE, text=True, check=True).stdout
     nodes = Nodes(["pod"])
@@ -170,7 +170,7 @@ def test_an_agent_runs_what_a_file_asks_for(tmp_path: Path) -> None:
 def test_sigterm_ends_what_a_file_asked_for_and_tells_where_it_was(tmp_path: Path) -> None:
     request, begun = tmp_path / "plan", tmp_path / "begun"
     source = f"import pathlib, time\nprint('on', flush=True)\npathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
-    asked = LaunchPlan("once", RANK, Job(source=source), 1, 1, clock=ManualClock())
+    asked = LaunchPlan("once", ENTRY, Job(source=source), 1, 1, clock=ManualClock())
     request.write_bytes(pickle.dumps(asked))
     agent = subprocess.Popen(alone(request), stdout=subprocess.PIPE, text=True, env=environment())
     assert agent.stdout is not None

@@ -10,7 +10,8 @@ from typing import Any
 
 from labkit import Job
 from labkit.clusters import RankResult
-from labkit.clusters.forkserver.rank_process import Reporter, commands
+from labkit.clusters.forkserver.entry import Entry, Reporter
+from labkit.clusters.forkserver.rank_process import commands
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
@@ -27,3 +28,6 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
             break
     print("last words", flush=True)
     reporter.result(RankResult(index, value=total))
+
+
+ENTRY = Entry(main)

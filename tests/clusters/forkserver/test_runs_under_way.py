@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import entry_that_listens
 import pytest
 
 from labkit import Job
@@ -19,7 +20,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{':'.join(sys.path)}")
     forkserver = ForkServer()
     asked = forkserver.prepare(
-        "entry_that_listens:main",
+        entry_that_listens.ENTRY,
         Job(source="None"),
         options={},
         ranks=[[0], [1]],

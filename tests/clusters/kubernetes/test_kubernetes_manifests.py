@@ -174,6 +174,7 @@ def test_the_real_kubectl_takes_a_dry_run(standin: StandInCluster, tmp_path: Pat
 def test_a_request_survives_its_secret() -> None:
     from labkit.clusters import Job
     from labkit.clusters.agent import LaunchPlan
+    from labkit.clusters.local.rank import ENTRY
 
-    plan = LaunchPlan(run="labkit-0", entry="a:b", job=Job(source="1"), nnodes=1, nproc_per_node=1)
+    plan = LaunchPlan(run="labkit-0", entry=ENTRY, job=Job(source="1"), nnodes=1, nproc_per_node=1)
     assert manifest.unpacked(manifest.packed(plan)) == pickle.loads(pickle.dumps(plan))

@@ -17,7 +17,7 @@ import torch.distributed.checkpoint  # each run changes it: the forkserver impor
 import torch.distributed.tensor  # noqa: F401  # the same
 
 from labkit.clusters import arguments
-from labkit.clusters.forkserver.rank_process import Reporter
+from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult

@@ -12,7 +12,7 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +23,10 @@ from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
+from labkit.clusters.virtual.hosts import rank_calls
+from labkit.clusters.virtual.hosts.entries import REMOTE
 from labkit.trace import Trace
-from labkit.transport import descriptors, frames, pickled
-
-ENTRY = "labkit.clusters.virtual.hosts.remote:main"
+from labkit.transport import frames
 
 
 class RankPool:
@@ -100,7 +100,7 @@ class _RankBatch:
         for order in self._orders:
             order.settimeout(forkserver.patience)  # code that has run there may have stopped reading it
         asked = forkserver.prepare(
-            ENTRY,
+            REMOTE,
             # between two calls nothing counts as a hang, and in a call the time limit applies
             replace(job, arguments=(), timeout=None, hang_timeout=None),
             options={"kept": True},
@@ -126,7 +126,7 @@ class _RankBatch:
         """Send the call to each rank that takes part. Raises OSError if one has ended."""
         self._collector.start_over(on_output, job.timeout, len(environments))
         for rank, order in enumerate(self._orders[: len(environments) - self.first], start=self.first):
-            pickled.send(order, (job, rank, options, environments[rank]), [sockets[rank].fileno()])
+            rank_calls.send(order, rank_calls.Call(job, rank, options, environments[rank]), sockets[rank])
 
     def hear(self, seconds: float | None = 0.0) -> None:
         """Process the data that has arrived or arrives within `seconds`. Raises `FrameError` and `ReportError`."""
@@ -190,14 +190,3 @@ def _merged(runs: Sequence[Run], size: int) -> Run:
         statuses=[status for run in runs for status in run.statuses if status.rank < size],
         notes=tuple(dict.fromkeys(note for run in runs for note in run.notes)),
     )
-
-
-def orders(control: socket.socket) -> Iterator[tuple[Job, int, Mapping[str, Any], Mapping[str, str], socket.socket]]:
-    """On a rank: the calls one after the other, each with its connection to the scheduler. The sender is trusted."""
-    while True:
-        try:
-            call = pickled.receive(control)
-            (connection,) = descriptors.receive(control, 1)
-        except EOFError:
-            return
-        yield (*call, socket.socket(fileno=connection))

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from labkit.clusters import argument_transfer, arguments
 from labkit.clusters.forkserver import rank_process
-from labkit.clusters.forkserver.rank_process import Reporter
+from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
@@ -23,7 +23,7 @@ from labkit.clusters.virtual.endpoints import rank_threads
 from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.protocol import Connection
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
-from labkit.clusters.virtual.hosts import prefork_warmup, rank_pool
+from labkit.clusters.virtual.hosts import prefork_warmup, rank_calls
 from labkit.clusters.virtual.isolation import clocks, current, random_states, synchronization
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
@@ -69,9 +69,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     if not options.get("kept"):
         _perform(job, index, options, reporter, sock)
         return
-    for ordered, rank, how, environment, connection in rank_pool.orders(sock):
-        os.environ.update(environment)
-        _perform(ordered, rank, how, reporter, connection)
+    for call, connection in rank_calls.receive(sock):
+        os.environ.update(call.environment)
+        _perform(call.job, call.rank, call.options, reporter, connection)
         current.forget()
         if dist.is_initialized():
             dist.destroy_process_group()

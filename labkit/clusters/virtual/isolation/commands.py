@@ -9,7 +9,7 @@ import subprocess
 import threading
 from typing import Any
 
-from labkit.clusters.forkserver.rank_process import Reporter
+from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.virtual.isolation.current import here, is_forked
 
 _SECONDS_FOR_OUTPUT = 1.0

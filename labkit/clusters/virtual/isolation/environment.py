@@ -10,7 +10,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from labkit.clusters import torchrun
-from labkit.clusters.forkserver.rank_process import Reporter
+from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.virtual.isolation import commands
 from labkit.clusters.virtual.isolation.current import here, is_forked
 from labkit.hardware import Topology
