@@ -132,4 +132,7 @@ def __getattr__(name: str) -> ModuleType:
 @functools.lru_cache(maxsize=64)
 def _compiled(source: str, filename: str) -> CodeType:
     """Compile a module's text, once for all ranks of a process, each of which runs it separately."""
-    return compile(source, filename, "exec", dont_inherit=True)
+    try:
+        return compile(source, filename, "exec", dont_inherit=True)
+    except ValueError as error:  # of null bytes before Python 3.11.4; of what cannot be encoded
+        raise SyntaxError(str(error), (filename, 1, None, None)) from None

@@ -25,8 +25,10 @@ from labkit.progress.home import CLASSROOM_PAGE
 from labkit.zygote import ADDRESS
 from labkit.zygote.provisioner import PROVISIONER
 
+_INSIDE = Path(__file__).parent / "inside"
+"""Folder of the programs that run in the sandbox."""
 EXCHANGE = "/exchange"
-NOTICES = f"{view.INSIDE}/notices"
+NOTICES = "/notices"
 ZYGOTE = "@zygote"
 """Address of the learner's zygote, which the network namespace keeps from all others."""
 _UID = 1000
@@ -50,14 +52,13 @@ def command(folders: Folders, learner: str, uid: int | None, limits: Limits) -> 
 
     uid: the learner's user id where root starts the hub, else None.
     """
-    here = Path(__file__).parent
     inside = _UID if uid is None else uid
     files = account(folders, learner, inside)
     result = [*view.namespaces(), "--die-with-parent"]
     if uid is None:
         result += ["--uid", str(inside), "--gid", str(inside)]
     result += view.system(scratch_bytes(limits.memory_bytes))
-    result += view.installed(*_more())
+    result += view.installed(view.INSIDE, _INSIDE, *_more())
     result += ["--bind", str(folders.home(learner)), view.HOME]
     for file in files:
         result += ["--ro-bind", str(file), f"/etc/{file.name}"]
@@ -73,11 +74,8 @@ def command(folders: Folders, learner: str, uid: int | None, limits: Limits) -> 
         result += [kind, str(folders.in_exchange(part, own)), f"{EXCHANGE}/{folders.course_name}/{part}"]
     result += ["--perms", "0755", "--dir", str(folders.running)]
     result += ["--ro-bind", str(folders.hub_socket.parent), str(folders.hub_socket.parent)]
-    result += ["--ro-bind", str(here.parent / "sandbox" / "inside"), f"{view.INSIDE}/enclosed"]
-    result += ["--ro-bind", str(here / "inside"), f"{view.INSIDE}/classroom"]
     result += ["--ro-bind", str(folders.notices(learner)), NOTICES]
-    launch = [sys.executable, "-S", "-P", f"{view.INSIDE}/classroom/launch.py"]
-    launch += [view.INSIDE, json.dumps(options(uid, limits))]
+    launch = [sys.executable, "-S", "-P", str(_INSIDE / "launch.py"), json.dumps(options(uid, limits))]
     return [*result, "--remount-ro", "/", "--chdir", "/", "--", *launch]
 
 

@@ -25,12 +25,12 @@ from traitlets import Int, Unicode
 
 from autograder.classroom import learner_view
 from autograder.classroom.folders import Folders
+from autograder.classroom.inside import zygote
 from autograder.classroom.limits.groups import new_group
-from autograder.sandbox import view
 from autograder.sandbox.cgroups import Cgroup
 from autograder.sandbox.inside import seccomp
 from labkit.zygote import client, entering
-from labkit.zygote.request import Request
+from labkit.zygote.request import Request, name_of
 
 
 def socket_url(path: Path) -> str:
@@ -87,12 +87,11 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
             self.pid = self.proc.pid
             telling.close()
             asked = Request(
-                "labkit.zygote.entering:main",
+                entering.main,
                 {
                     "join": [] if group is None else group.files(),
                     "inside": await asyncio.to_thread(self._first_inside, told),
-                    "path": view.INSIDE,
-                    "program": "classroom.zygote:main",
+                    "program": name_of(zygote.main),
                     "arguments": learner_view.options(uid, limits),
                 },
                 self._environment(self.get_env()),

@@ -187,8 +187,27 @@ def existing_timestamp(course: CourseDirectory, folder: str) -> datetime | None:
 _stock_timestamp = CourseDirectory.get_existing_timestamp
 
 
+_format_path = CourseDirectory.format_path
+
+
+def format_path(
+    course: CourseDirectory, nbgrader_step: str, student_id: str, assignment_id: str, escape: bool = False
+) -> str:
+    """Replaces nbgrader's method, which does not escape the folder of a step in a regular expression.
+
+    That of `notebooks/` is a whole path.
+    """
+    step = re.escape(nbgrader_step) if escape else nbgrader_step
+    path: str = _format_path(course, step, student_id, assignment_id, escape)
+    return path
+
+
 def install() -> None:
-    """Make `nbgrader autograde` and the formgrader read submissions through intake; nbgrader has no setting for it."""
+    """Make `nbgrader autograde` and the formgrader read submissions through intake; nbgrader has no setting for it.
+
+    Also make nbgrader find notebooks whose folder's path has characters such as `(` or `+`.
+    """
     autogradeapp.Autograde = api.Autograde = AutogradeReceived
     CourseDirectory.get_existing_timestamp = existing_timestamp
+    CourseDirectory.format_path = format_path
     api.NbGraderAPI.get_submitted_timestamp = submitted_timestamp

@@ -85,7 +85,7 @@ class SandboxForkServer:
             # no parent-death signal: to the kernel the parent is the thread that starts it, and other threads use it,
             # too. It ends when this process's end of the socket is closed for any reason
             self._process = subprocess.Popen(
-                [*self._command, *python("forkserver", options)],
+                [*self._command, *python("autograder.sandbox.inside.forkserver", options)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,

@@ -112,7 +112,7 @@ def single(order: Order, control: socket.socket, errors: IO[bytes], on_arrival: 
     """Start a sandbox with its own bubblewrap, Python and import of torch. Raises `SandboxUnavailable`."""
     ours, theirs = talk()
     options = {"order": order.fields(), "control": control.fileno(), "told": theirs.fileno()}
-    command = [*bubblewrap(order.scratch_bytes), *python("single", json.dumps(options))]
+    command = [*bubblewrap(order.scratch_bytes), *python("autograder.sandbox.inside.single", json.dumps(options))]
     with ours:
         with theirs:
             started = subprocess.Popen(

@@ -17,8 +17,8 @@ from autograder.sandbox.bwrap import bwrap
 from labkit import catalogue
 
 HOME = "/home/learner"
-INSIDE = "/inside"
-"""Folder inside that shows the programs of `inside/`."""
+INSIDE = Path(__file__).parent / "inside"
+"""Folder of the programs that run inside."""
 SCRATCH = ("/tmp", "/dev/shm", HOME)
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
@@ -40,8 +40,7 @@ def bubblewrap(scratch_bytes: int = 16 << 20) -> list[str]:
     for name, value in environment().items():
         command += ["--setenv", name, value]
     command += system(scratch_bytes)
-    command += installed()
-    command += ["--ro-bind", str(Path(__file__).parent / "inside"), f"{INSIDE}/enclosed"]
+    command += installed(INSIDE)
     return [*command, "--remount-ro", "/", "--chdir", HOME, "--"]
 
 
@@ -57,7 +56,7 @@ def namespaces() -> list[str]:
 def system(scratch_bytes: int) -> list[str]:
     """Return the mounts of the system, read-only, of /proc and /dev, and of scratch folders of that size in memory."""
     command: list[str] = []
-    for path in ("/etc", "/home", HOME, "/tmp", INSIDE):
+    for path in ("/etc", "/home", HOME, "/tmp"):
         command += ["--perms", "0755", "--dir", path]  # bubblewrap's default is private
     for path in _SYSTEM:
         if os.path.islink(path):
@@ -99,7 +98,7 @@ def environment() -> dict[str, str]:
         "USER": "learner",
         "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
-        "PYTHONPATH": str(_labkit().parent),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in (_labkit(), _autograder()))),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -110,13 +109,17 @@ def environment() -> dict[str, str]:
     }
 
 
-def python(program: str, options: str) -> list[str]:
-    """Return a command for inside that runs `inside/PROGRAM.py`. options: JSON."""
-    return [sys.executable, "-P", f"{INSIDE}/enclosed/launch.py", INSIDE, program, options]
+def python(module: str, options: str) -> list[str]:
+    """Return a command for inside that runs a module of `inside`, by its full name. options: JSON."""
+    return [sys.executable, "-P", str(INSIDE / "launch.py"), module, options]
 
 
 def _labkit() -> Path:
     return Path(labkit.__file__).resolve().parent
+
+
+def _autograder() -> Path:
+    return Path(__file__).resolve().parent.parent
 
 
 def _visible() -> list[Path]:
@@ -131,7 +134,7 @@ def _hidden() -> list[Path]:
     """Return the folders of the grader and the rest of the course, wherever they lie."""
     course = catalogue.root().resolve()
     names = ("autograder", "solutions", "notebooks", "course", "workspace")
-    return [Path(__file__).resolve().parent.parent, *(course / name for name in names)]
+    return [_autograder(), *(course / name for name in names)]
 
 
 def _mounts(visible: Iterable[Path], hidden: Iterable[Path]) -> list[str]:

@@ -1,23 +1,43 @@
 """Events of the ranks, and the trace that holds them. Imports nothing else of labkit."""
 
-from labkit.trace.between_nodes import bytes_between_nodes, mixed_collectives
-from labkit.trace.columns import Columns, events_from, in_order
-from labkit.trace.events import Event, Kind
-from labkit.trace.memberships import Membership
-from labkit.trace.memory import Category, MemorySample
-from labkit.trace.trace import SIGNAL_BYTES, Trace
+from __future__ import annotations
 
-__all__ = [
-    "SIGNAL_BYTES",
-    "Category",
-    "Columns",
-    "Event",
-    "Kind",
-    "Membership",
-    "MemorySample",
-    "Trace",
-    "bytes_between_nodes",
-    "events_from",
-    "in_order",
-    "mixed_collectives",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.trace.between_nodes import bytes_between_nodes as bytes_between_nodes
+    from labkit.trace.between_nodes import mixed_collectives as mixed_collectives
+    from labkit.trace.columns import Columns as Columns
+    from labkit.trace.columns import events_from as events_from
+    from labkit.trace.columns import in_order as in_order
+    from labkit.trace.events import Event as Event
+    from labkit.trace.events import Kind as Kind
+    from labkit.trace.memberships import Membership as Membership
+    from labkit.trace.memory import Category as Category
+    from labkit.trace.memory import MemorySample as MemorySample
+    from labkit.trace.trace import SIGNAL_BYTES as SIGNAL_BYTES
+    from labkit.trace.trace import Trace as Trace
+
+# looked up at first use: `views`, which labkit itself imports, needs no numpy
+_PUBLIC = {
+    "Category": "labkit.trace.memory",
+    "Columns": "labkit.trace.columns",
+    "Event": "labkit.trace.events",
+    "Kind": "labkit.trace.events",
+    "Membership": "labkit.trace.memberships",
+    "MemorySample": "labkit.trace.memory",
+    "SIGNAL_BYTES": "labkit.trace.trace",
+    "Trace": "labkit.trace.trace",
+    "bytes_between_nodes": "labkit.trace.between_nodes",
+    "events_from": "labkit.trace.columns",
+    "in_order": "labkit.trace.columns",
+    "mixed_collectives": "labkit.trace.between_nodes",
+}
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

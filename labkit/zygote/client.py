@@ -10,7 +10,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from labkit.transport import datagrams
 from labkit.zygote import ADDRESS
@@ -38,7 +37,7 @@ def fork(asked: Request, descriptors: Sequence[int], address: str | None = None)
         connection.settimeout(_ANSWER_SECONDS)
         try:
             connection.connect(address_of(address))
-            datagrams.send(connection, asdict(asked), descriptors)
+            datagrams.send(connection, asked.fields(), descriptors)
             answer, _ = datagrams.receive(connection)
         except OSError as problem:
             raise NoZygote(f"the zygote does not answer: {problem}") from problem

@@ -5,23 +5,23 @@ The sandbox is made by a program that is started in it and waits; see `autograde
 
 from __future__ import annotations
 
+import importlib
 import os
-import pkgutil
-import sys
 from pathlib import Path
 from typing import Any
 
 from labkit.linux import namespaces, prctl
+from labkit.zygote.request import program_of
 
 NAME = "sandbox watcher"
 """Of the process that stays outside, as `ps` shows it."""
 
 
 def main(arguments: dict[str, Any], own: list[int]) -> None:
-    """Be the program `arguments["program"]`, in the namespaces of process `arguments["inside"]`.
+    """Be the program that `arguments["program"]` names, in the namespaces of process `arguments["inside"]`.
 
-    join: files of control groups, into which this process writes that it is to be counted there. path: a folder in
-    which the program is found, in the sandbox's file system. arguments: of the program. Raises `OSError`.
+    join: files of control groups, into which this process writes that it is to be counted there. arguments: of the
+    program, which is imported from the sandbox's file system. Raises `OSError`.
     """
     for file in arguments["join"]:
         Path(file).write_text("0")
@@ -36,7 +36,5 @@ def main(arguments: dict[str, Any], own: list[int]) -> None:
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     os.setsid()
     os.chdir("/")
-    sys.path.insert(0, arguments["path"])
-    program = pkgutil.resolve_name(arguments["program"])
-    sys.path.remove(arguments["path"])
-    program(arguments["arguments"], own)
+    importlib.invalidate_caches()  # the same folders have other files here
+    program_of(arguments["program"])(arguments["arguments"], own)

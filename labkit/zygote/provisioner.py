@@ -25,7 +25,7 @@ class ForkedKernel(LocalProvisioner):
             return await super().launch_kernel(cmd, **kwargs)
         folder = kwargs.get("cwd") or os.getcwd()
         environment = kwargs.get("env") or dict(os.environ)
-        asked = Request("labkit.zygote.kernel:main", cmd[3:], environment, str(folder), kernel.NAME)
+        asked = Request(kernel.main, cmd[3:], environment, str(folder), kernel.NAME)
         try:
             with open(os.devnull, "rb") as nothing:
                 process = client.fork(asked, [nothing.fileno(), 1, 2], environment.get(ADDRESS, ""))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import pkgutil
 import select
 import signal
 import socket
@@ -70,16 +69,17 @@ def _forked(connection: socket.socket, clients: dict[int, socket.socket]) -> Pro
     given: list[int] = []
     try:
         fields, given = datagrams.receive(connection, MAX_DESCRIPTORS)
-        asked = Request(**fields) if fields is not None else None
-        pid = os.fork() if asked is not None else 0
-    except (OSError, ValueError, TypeError) as problem:
+        if fields is not None:
+            Request.check(fields)
+        pid = os.fork() if fields is not None else 0
+    except (OSError, ValueError) as problem:
         _tell(connection, {"error": str(problem)})
-        asked = None
-    if asked is not None and pid == 0:
-        return lambda: _become(asked, given)
+        fields = None
+    if fields is not None and pid == 0:
+        return lambda: _become(fields, given)
     for descriptor in given:
         os.close(descriptor)
-    if asked is None:
+    if fields is None:
         connection.close()
     else:
         _tell(connection, {"pid": pid})
@@ -92,7 +92,7 @@ def _tell(connection: socket.socket, message: Mapping[str, Any]) -> None:
         datagrams.send(connection, message)
 
 
-def _become(asked: Request, given: list[int]) -> object:
+def _become(fields: Mapping[str, Any], given: list[int]) -> object:
     """Be the program."""
     start_afresh()
     for standard, descriptor in enumerate(given[:3]):
@@ -102,11 +102,12 @@ def _become(asked: Request, given: list[int]) -> object:
     for descriptor in own:
         os.set_inheritable(descriptor, False)
     os.setsid()
-    prctl.set_name(asked.name)
+    prctl.set_name(fields["name"])
     os.environ.clear()
-    os.environ.update(asked.environment)
-    os.chdir(asked.folder)
-    return pkgutil.resolve_name(asked.program)(asked.arguments, own)
+    os.environ.update(fields["environment"])
+    os.chdir(fields["folder"])
+    asked = Request.from_fields(fields)
+    return asked.program(asked.arguments, own)
 
 
 def start_afresh() -> None:

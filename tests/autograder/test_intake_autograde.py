@@ -30,7 +30,8 @@ OURS = {f"{NOTEBOOK}.ipynb", "timestamp.txt", "submission_secret.txt"}
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
-    folder = tmp_path_factory.mktemp("course")
+    folder = tmp_path_factory.mktemp("course") / "C++ (Übung)"  # nbgrader looks for paths by regular expressions
+    folder.mkdir()
     second_exercise.add_to(folder / "tree")
     source = folder / "tree" / "notebooks" / PHASE / f"{NOTEBOOK}.ipynb"
     nbformat.write(second_exercise.notebook(NAME, second_exercise.SOLUTION, points=3), source)

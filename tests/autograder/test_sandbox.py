@@ -125,8 +125,11 @@ def secrets(tmp_path: Path) -> list[str]:
     gradebook = tmp_path / "gradebook.db"
     gradebook.write_text("")
     root, package = catalogue.root(), Path(autograder.__file__).parent
-    found = [gradebook, HERE, root / "solutions", root / "autograder", root / "notebooks", package / "course"]
-    found += [package / "judge.py", Path("/etc/passwd"), Path("/etc/shadow"), Path.home() / ".profile", Path("/var")]
+    found = [gradebook, HERE, root / "solutions", root / "notebooks"]
+    # of the grader, all but `sandbox/inside`
+    found += [path for path in package.iterdir() if path.name != "sandbox"]
+    found += [path for path in (package / "sandbox").iterdir() if path.name != "inside"]
+    found += [Path("/etc/passwd"), Path("/etc/shadow"), Path.home() / ".profile", Path("/var")]
     assert all(path.exists() for path in found[:-3])
     return [str(path) for path in found]
 
@@ -305,7 +308,7 @@ def forkserver() -> psutil.Process:
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "forkserver" in child.cmdline() and child.name() != "bwrap":
+            if "autograder.sandbox.inside.forkserver" in child.cmdline() and child.name() != "bwrap":
                 found.append(child)
     return min(found, key=lambda child: child.create_time())
 

@@ -12,7 +12,6 @@ import pytest
 from waiting import BROKEN_SECONDS
 
 from autograder.sandbox import Sandbox
-from autograder.sandbox.inside import order
 from labkit.clusters import Job
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
@@ -200,9 +199,8 @@ def test_real_ranks_meet_on_the_network_only() -> None:
 
 SHARES = """
 import ctypes, json, os, sys
-sys.path.append(sys.argv[1])
-from enclosed import apart, seccomp
-from enclosed.order import Order
+from autograder.sandbox.inside import apart, seccomp
+from autograder.sandbox.inside.order import Order
 
 limits = dict(processes=9, data_bytes=1 << 30, file_bytes=1, scratch_bytes=1 << 20, cpu_seconds=9)
 ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
@@ -221,7 +219,6 @@ os.wait()
 
 
 def test_without_namespaces_ranks_have_folders_in_the_sandboxs_tmp(tmp_path: Path) -> None:
-    (tmp_path / "enclosed").symlink_to(Path(order.__file__).parent)
     tried = subprocess.run([sys.executable, "-c", SHARES, tmp_path], capture_output=True, text=True, check=True)
     problem, folder, current, files = json.loads(tried.stdout)
     os.rmdir(folder)

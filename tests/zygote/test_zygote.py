@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked_programs
 import psutil
 import pytest
 from waiting import BROKEN_SECONDS, wait_until
@@ -50,7 +51,7 @@ def listens(path: Path) -> bool:
 def started(
     address: str, program: str, output: int, arguments: Any = None, more: tuple[int, ...] = (), **own: str
 ) -> client.ForkedProcess:
-    asked = Request(f"forked_programs:{program}", arguments, own, "/", "a tested program")
+    asked = Request(getattr(forked_programs, program), arguments, own, "/", "a tested program")
     with open(os.devnull, "rb") as nothing:
         return client.fork(asked, [nothing.fileno(), output, output, *more], address)
 
@@ -94,7 +95,7 @@ def test_its_end_is_told_as_popen_tells_it(address: str) -> None:
 def test_a_kernel_ends_with_its_zygote(tmp_path: Path) -> None:
     connection = tmp_path / "kernel.json"
     with serving(tmp_path / "socket") as zygote, (tmp_path / "output").open("wb") as output:
-        asked = Request("labkit.zygote.kernel:main", ["-f", str(connection)], dict(os.environ), "/", kernel.NAME)
+        asked = Request(kernel.main, ["-f", str(connection)], dict(os.environ), "/", kernel.NAME)
         forked = client.fork(asked, [output.fileno()] * 3, str(tmp_path / "socket"))
         wait_until(connection.exists, (tmp_path / "output").read_text)
         running = psutil.Process(forked.pid)
@@ -118,7 +119,7 @@ def test_a_request_that_makes_no_sense_harms_no_other(address: str) -> None:
 
 def test_without_a_zygote_its_client_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ADDRESS, raising=False)
-    asked = Request("forked_programs:end", 0, {}, "/", "none")
+    asked = Request(forked_programs.end, 0, {}, "/", "none")
     with pytest.raises(client.NoZygote, match="no zygote is running here"):
         client.fork(asked, [0, 1, 2])
     with pytest.raises(client.NoZygote, match="does not answer"):

@@ -1,1 +1,3 @@
-"""Programs that run in a learner's sandbox. Visible there: labkit and all packages, not the autograder."""
+"""Programs that run in a learner's sandbox. Visible there: labkit, all packages, `inside` here and of the sandbox, and
+nothing else of the autograder.
+"""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
-from enclosed import seccomp  # autograder/sandbox/inside, under its name in the sandbox
-
+from autograder.sandbox.inside import seccomp
 from labkit.linux import capabilities, prctl
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from autograder.classroom.inside import privileges
 from labkit.linux import prctl
 from labkit.zygote import ADDRESS
 from labkit.zygote import server as zygote
-
-from . import privileges, server
 
 
 def main(given: dict[str, Any], own: list[int]) -> None:
@@ -26,10 +25,17 @@ def main(given: dict[str, Any], own: list[int]) -> None:
     if os.fork() == 0:
         listening.close()
         zygote.start_afresh()
-        prctl.set_name(server.NAME)
-        server.main(own[0])
+        _serve(own[0])
         return
     for descriptor in own:
         os.close(descriptor)
     prctl.set_name("zygote")
     zygote.serve(listening)()
+
+
+def _serve(descriptor: int) -> None:
+    """Be the learner's server."""
+    from autograder.classroom.inside import server  # the hub, which names `main`, needs no Jupyter server
+
+    prctl.set_name(server.NAME)
+    server.main(descriptor)

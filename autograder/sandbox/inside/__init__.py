@@ -1,5 +1,5 @@
 """Programs that run in bubblewrap before, and around, a submission's own processes.
 
-Inside, this folder is visible under the name `enclosed`; the rest of the grader is not there. It imports only the
-standard library, labkit and itself.
+Inside, this folder is where it is outside; the rest of the grader is not there. It imports only the standard library,
+labkit and itself.
 """

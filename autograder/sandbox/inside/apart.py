@@ -12,11 +12,10 @@ import os
 import tempfile
 import traceback
 
+from autograder.sandbox.inside import namespaces, seccomp
+from autograder.sandbox.inside.order import Order
 from labkit.linux import capabilities, landlock, mounts
 from labkit.linux.descriptors import open_descriptors
-
-from . import namespaces, seccomp
-from .order import Order
 
 _RANK = 2
 """Fork depth of a rank: the sandbox's first process forks a supervisor, which forks the rank."""

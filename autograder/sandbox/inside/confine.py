@@ -6,10 +6,9 @@ import contextlib
 import os
 import resource
 
+from autograder.sandbox.inside import seccomp
+from autograder.sandbox.inside.order import Order
 from labkit.linux import capabilities, prctl
-
-from . import seccomp
-from .order import Order
 
 _MORE_LIKELY_TO_BE_KILLED = "500"
 

@@ -12,6 +12,8 @@ import signal
 import socket
 from typing import Any
 
+from autograder.sandbox.inside import sandbox_process
+from autograder.sandbox.inside.order import Order
 from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.local import rank as local_rank
 from labkit.clusters.virtual.hosts.entries import HOST, REMOTE
@@ -20,9 +22,6 @@ from labkit.linux.prctl import die_with_parent
 from labkit.torch_versions import early_imports
 from labkit.torch_versions.prefork_warmup import warm_up_groups
 from labkit.transport import datagrams
-
-from . import sandbox_process
-from .order import Order
 
 ENTRIES = (HOST, local_rank.ENTRY, REMOTE)
 """Entry points of runs; what they need is imported once for all sandboxes."""

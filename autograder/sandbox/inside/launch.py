@@ -10,6 +10,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # what is imported stays: looking for garbage in it would take a sixth of the time
     gc.disable()
-    folder, what, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    sys.path.append(folder)
-    runpy.run_module(f"enclosed.{what}", init_globals={"options": options}, run_name="__main__", alter_sys=True)
+    module, options = sys.argv[1], json.loads(sys.argv[2])
+    runpy.run_module(module, init_globals={"options": options}, run_name="__main__", alter_sys=True)

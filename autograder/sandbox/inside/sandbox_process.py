@@ -10,15 +10,14 @@ import signal
 import socket
 from typing import Any, NoReturn
 
+from autograder.sandbox.inside import namespaces
+from autograder.sandbox.inside.apart import keep_ranks_apart
+from autograder.sandbox.inside.confine import confine
+from autograder.sandbox.inside.order import Order
 from labkit.clusters.forkserver import server
 from labkit.clusters.virtual.hosts.entries import REMOTE
 from labkit.linux.descriptors import close_all_but
 from labkit.transport import datagrams
-
-from . import namespaces
-from .apart import keep_ranks_apart
-from .confine import confine
-from .order import Order
 
 
 def fork(order: Order, control: int, errors: int, told: int) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from autograder.sandbox.inside import sandbox_process
+from autograder.sandbox.inside.order import Order
 from labkit.clusters.virtual.hosts.entries import REMOTE
 from labkit.torch_versions.prefork_warmup import warm_up_groups
-
-from . import sandbox_process
-from .order import Order
 
 if __name__ == "__main__":
     given: dict[str, Any] = globals()["options"]

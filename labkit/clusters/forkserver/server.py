@@ -224,11 +224,11 @@ def _reap(children: set[int]) -> None:
                 scratch.remove_that_of(pid)
 
 
-def main(_: None, own: list[int]) -> None:
-    """Be a forkserver that a zygote has forked, warm already. own: the descriptor of the socket."""
+def main(control: int) -> NoReturn:
+    """Be a forkserver that a zygote has forked, warm already. control: the descriptor of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # its heap is shared with the zygote's other forks: huge pages of its own would be another copy
-    _serve_one_client(own[0], [])
+    _serve_one_client(control, [])
 
 
 def _serve_one_client(control: int, work: Iterable[None]) -> NoReturn:

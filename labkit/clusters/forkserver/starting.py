@@ -52,7 +52,7 @@ def launch(
     if not command_prefix and environment is None and ADDRESS in os.environ:
         with contextlib.suppress(client.NoZygote, ValueError), open(os.devnull, "rb") as nothing:
             own = {**os.environ, **_SINGLE_THREADED}
-            asked = Request("labkit.clusters.forkserver.server:main", None, own, os.getcwd(), NAME)
+            asked = Request(_be_forked, None, own, os.getcwd(), NAME)
             return client.fork(asked, [nothing.fileno(), errors.fileno(), errors.fileno(), control.fileno()])
     # -P: a learner's file called random.py must not shadow the library's
     python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
@@ -66,6 +66,13 @@ def launch(
         # Ctrl-C and the end of a Jupyter kernel go to a whole process group; the forkserver ends by itself
         start_new_session=True,
     )
+
+
+def _be_forked(_: None, own: list[int]) -> None:
+    """Be a forkserver that a zygote has forked. own: the descriptor of the socket."""
+    from labkit.clusters.forkserver import server  # the zygote has imported it; here it would bring torch
+
+    server.main(own[0])
 
 
 _begun: Begun | None = None

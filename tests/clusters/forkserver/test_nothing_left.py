@@ -182,7 +182,9 @@ def test_nothing_is_left_when_the_kernel_is_killed(arguments: list[str]) -> None
 
 
 def test_a_warm_process_that_is_just_starting_ends_with_the_kernel() -> None:
-    starting = "from labkit.clusters.forkserver import shared; shared().start(); print('begun', flush=True); input()"
+    starting = (
+        "from labkit.clusters.forkserver.client import shared; shared().start(); print('begun', flush=True); input()"
+    )
     kernel = subprocess.Popen(
         [sys.executable, "-c", starting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
