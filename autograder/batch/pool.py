@@ -18,7 +18,8 @@ from autograder.batch.launch import WorkerForkServer
 from autograder.measurable import Reasons
 from autograder.verdict import Verdict
 from autograder.verdicts.store import GradingTask, StoredVerdict
-from labkit.transport import datagrams, lines
+from labkit.forking.client import ForkedProcess, NoForkServer
+from labkit.transport import lines
 
 ATTEMPTS = 2
 """Maximum failures of a piece of work for external reasons before it is given up in this run."""
@@ -49,6 +50,7 @@ class PoolFailed(RuntimeError):
 
 @dataclass
 class _Worker:
+    process: ForkedProcess
     connection: socket.socket
     since: float
     """Time of its last outcome, or of its first work, by the pool's clock."""
@@ -80,21 +82,20 @@ class Pool:
         self._count = count
         self._clock = clock
         self._forkserver = forkserver or WorkerForkServer()  # it imports while the caller does
-        self._workers: dict[int, _Worker] = {}
-        self._hired = 0
-        self._fruitless = 0
-        """Number of forkservers that ended before any of their workers had an outcome."""
+        self._workers: list[_Worker] = []
+        self._fruitless: set[int] = set()
+        """Which of the forkserver's starts ended before any of their workers had an outcome."""
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for number, worker in self._workers.items():
+        for worker in self._workers:
             if worker.at_hand or kind is not None:
-                self._send({"kill": number})
+                worker.process.kill()
             worker.connection.close()
         self._workers.clear()
-        self._forkserver.end()
+        self._forkserver.close()
 
     def run(self, todo: Iterable[GradingTask], again: bool = False) -> Iterator[Outcome]:
         """Yield outcomes as they arrive. A worker that dies is replaced and its work retried once.
@@ -103,7 +104,7 @@ class Pool:
         """
         waiting = deque(todo)
         failed: dict[GradingTask, int] = {}
-        while waiting or any(worker.at_hand for worker in self._workers.values()):
+        while waiting or any(worker.at_hand for worker in self._workers):
             self._hand_out(waiting, again)
             for outcome in self._listen(waiting):
                 if outcome.error:
@@ -114,10 +115,10 @@ class Pool:
                 yield replace(outcome, attempts=failed.get(outcome.work, 0) + (not outcome.error))
 
     def _hand_out(self, waiting: deque[GradingTask], again: bool) -> None:
-        idle = [worker for worker in self._workers.values() if not worker.at_hand]
+        idle = [worker for worker in self._workers if not worker.at_hand]
         while len(self._workers) < self._count and len(waiting) > len(idle):
             idle.append(self._hire())
-        ahead = [worker for worker in self._workers.values() if len(worker.at_hand) == 1]
+        ahead = [worker for worker in self._workers if len(worker.at_hand) == 1]
         for worker in idle:
             if waiting:
                 worker.since = self._clock()
@@ -135,19 +136,18 @@ class Pool:
     def _listen(self, waiting: deque[GradingTask]) -> list[Outcome]:
         """Wait for an event; return the outcomes."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._forkserver.control, selectors.EVENT_READ)
-            for number, worker in self._workers.items():
-                selector.register(worker.connection, selectors.EVENT_READ, number)
-            ready = [key.data for key, _ in selector.select(timeout=5.0)]
+            for worker in self._workers:
+                selector.register(worker.connection, selectors.EVENT_READ, worker)
+                selector.register(worker.process, selectors.EVENT_READ)
+            ready = [key.data for key, _ in selector.select(timeout=5.0) if key.data is not None]
         outcomes = []
-        for number in ready:
-            if number is not None:
-                outcomes += self._read(self._workers[number])
-        if None in ready:
-            outcomes += self._read_forkserver(waiting)
-        for number, worker in self._workers.items():
-            if worker.at_hand and self._clock() - worker.since > STUCK:
-                self._send({"kill": number})
+        for worker in ready:
+            outcomes += self._read(worker)
+        for worker in list(self._workers):
+            if worker.process.poll() is not None:
+                outcomes += self._bury(worker, waiting)
+            elif worker.at_hand and self._clock() - worker.since > STUCK:
+                worker.process.kill()
         return outcomes
 
     def _read(self, worker: _Worker) -> list[Outcome]:
@@ -161,50 +161,43 @@ class Pool:
         outcomes = []
         for line in arrived:
             told = json.loads(line)
-            self._fruitless, worker.since = 0, self._clock()
+            worker.since = self._clock()
+            self._fruitless.clear()
             outcomes.append(_outcome(worker.at_hand.popleft(), told))
         return outcomes
 
-    def _read_forkserver(self, waiting: deque[GradingTask]) -> list[Outcome]:
-        """Handle the end of a worker, or of the forkserver itself and thus of all workers."""
-        try:
-            told, _ = datagrams.receive(self._forkserver.control)
-        except ConnectionResetError:
-            told = None
-        if told is not None:
-            return self._bury(told["worker"], _how(told["exit"]), waiting)
-        self._forkserver.end()
-        self._fruitless += 1
-        if self._fruitless > 1:
-            raise PoolFailed(f"The workers cannot be started:\n{self._forkserver.last_words()}")
-        outcomes = []
-        for number in list(self._workers):
-            outcomes += self._bury(number, "all workers ended at once", waiting)
-        self._forkserver = WorkerForkServer()
-        return outcomes
-
-    def _bury(self, number: int, how: str, waiting: deque[GradingTask]) -> list[Outcome]:
-        worker = self._workers.pop(number)
+    def _bury(self, worker: _Worker, waiting: deque[GradingTask]) -> list[Outcome]:
+        """Handle the end of a worker. Raises `PoolFailed` if two forkservers have ended for nothing."""
+        self._workers.remove(worker)
         outcomes = self._read(worker)  # outcomes sent before it ended
         worker.connection.close()
         if worker.at_hand:
+            how = "all workers ended at once" if worker.process.lost else _how(worker.process.wait())
             reason = f"The worker that judged it ended: {how}. {self._forkserver.last_words()}".strip()
             outcomes.append(Outcome(worker.at_hand.popleft(), error=reason))
         waiting.extendleft(reversed(worker.at_hand))
+        if worker.process.lost:
+            self._has_failed()
         return outcomes
+
+    def _has_failed(self) -> None:
+        """Note that the forkserver has ended."""
+        self._fruitless.add(self._forkserver.starts)
+        if len(self._fruitless) > 1:
+            raise PoolFailed(f"The workers cannot be started:\n{self._forkserver.last_words()}")
 
     def _hire(self) -> _Worker:
         ours, theirs = socket.socketpair()
-        self._hired += 1
-        self._send({"worker": self._hired, **self._course}, theirs)
-        theirs.close()
-        worker = self._workers[self._hired] = _Worker(ours, self._clock())
+        with theirs:
+            while True:
+                try:
+                    process = self._forkserver.hire(self._course, theirs)
+                    break
+                except NoForkServer:
+                    self._has_failed()
+        worker = _Worker(process, ours, self._clock())
+        self._workers.append(worker)
         return worker
-
-    def _send(self, message: dict[str, Any], connection: socket.socket | None = None) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # noticed at the next read
-            descriptors = [] if connection is None else [connection.fileno()]
-            datagrams.send(self._forkserver.control, message, descriptors)
 
 
 def _outcome(work: GradingTask, told: Mapping[str, Any]) -> Outcome:

@@ -29,8 +29,9 @@ from autograder.classroom.inside import zygote
 from autograder.classroom.limits.groups import new_group
 from autograder.sandbox.cgroups import Cgroup
 from autograder.sandbox.inside import seccomp
-from labkit.zygote import client, entering
-from labkit.zygote.request import Request, name_of
+from labkit.forking.client import NoForkServer, fork
+from labkit.forking.request import Request, name_of
+from labkit.zygote import entering
 
 
 def socket_url(path: Path) -> str:
@@ -97,10 +98,10 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
                 self._environment(self.get_env()),
                 "/",
                 entering.NAME,
+                prints=True,
             )
             opened = until_started.enter_context(listening(path))
-            nothing = until_started.enter_context(open(os.devnull, "rb"))
-            descriptors = [file.fileno() for file in (nothing, log, log, opened, lifeline)]
+            descriptors = [file.fileno() for file in (log, opened, lifeline)]
             await asyncio.to_thread(self._fork, asked, descriptors)
             await self._answer(socket_url(path))
         return socket_url(path)
@@ -124,9 +125,9 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
         limit = time.monotonic() + self.start_timeout
         while True:
             try:
-                client.fork(asked, descriptors, str(self.folders.zygote_socket))
+                fork(asked, descriptors, str(self.folders.zygote_socket))
                 return
-            except client.NoZygote as problem:
+            except NoForkServer as problem:
                 if time.monotonic() > limit or self.proc.poll() is not None:
                     raise self._problem(str(problem)) from problem
             time.sleep(0.2)

@@ -163,7 +163,7 @@ class Bubblewrap(Runner):
                 return forkserver.sandbox_forkserver().fork(order, control, errors, asked.on_arrival)
             except sandbox_process.SandboxNotMade as problem:
                 self._nests = False
-                forkserver.sandbox_forkserver().close()
+                forkserver.sandbox_forkserver().server.close()
                 asked.log.warning(
                     "No namespaces within bubblewrap's here (%s): torch is imported for each submission", problem
                 )

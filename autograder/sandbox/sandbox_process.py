@@ -17,38 +17,23 @@ from labkit.transport import datagrams
 START_LIMIT_SECONDS = 120.0
 
 
-class SandboxProcess:
-    """A running sandbox. When its first process ends, the kernel ends all others."""
+class SandboxProcess(ProcessHandle):
+    """A running sandbox, by its first process. When that ends, the kernel ends all others."""
 
     def __init__(self, pid: int) -> None:
-        """Raises `OSError` if its first process has ended."""
-        self.pid = pid
-        """PID of the first process, as seen from here. Another process may have it once this one has ended."""
+        """pid: of the first process, as seen from here. Raises `OSError` if it has ended."""
+        super().__init__(pid)
         self.around: subprocess.Popen[bytes] | None = None
         """The bubblewrap process of this sandbox alone."""
         self.no_private_folders = ""
         """Why its ranks lack their own file systems where they should have them; otherwise empty."""
-        self._first = ProcessHandle(pid)
 
     def poll(self) -> int | None:
         """None while it is running."""
-        return 0 if self._has_ended(0) else None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until all of it has ended. Raises `subprocess.TimeoutExpired`."""
-        if not self._has_ended(timeout):
-            raise subprocess.TimeoutExpired("sandbox", timeout or 0.0)
-        return 0
-
-    def kill(self) -> None:
-        """End everything in it."""
-        self._first.kill()
-
-    def _has_ended(self, seconds: float | None) -> bool:
-        ended = self._first.has_ended(seconds)
-        if ended and self.around is not None:
+        status = super().poll()
+        if status is not None and self.around is not None:
             self.around.wait()
-        return ended
+        return status
 
 
 class SandboxNotMade(OSError):

@@ -30,6 +30,12 @@ def load() -> Iterator[None]:
         yield
 
 
+def load_all() -> None:
+    """Import them all."""
+    for _ in load():
+        pass
+
+
 def likely_used_by(programs: Iterable[bytes | str]) -> bool:
     """Whether one of these texts or pickles names something that imports them. A rank whose program was missed imports
     them itself: it only starts later."""

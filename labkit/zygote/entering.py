@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from labkit.forking.request import function_of
 from labkit.linux import namespaces, prctl
-from labkit.zygote.request import program_of
 
 NAME = "sandbox watcher"
 """Of the process that stays outside, as `ps` shows it."""
@@ -37,4 +37,4 @@ def main(arguments: dict[str, Any], own: list[int]) -> None:
     os.setsid()
     os.chdir("/")
     importlib.invalidate_caches()  # the same folders have other files here
-    program_of(arguments["program"])(arguments["arguments"], own)
+    function_of(arguments["program"])(arguments["arguments"], own)

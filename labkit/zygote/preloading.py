@@ -43,7 +43,7 @@ _OF_KERNELS = (
     "pdb",
     "psutil",
 )
-_OF_RANKS = ("labkit.clusters.forkserver.server",)
+_OF_RANKS = ("labkit.clusters.forkserver.server", "labkit.clusters.forkserver.supervisor")
 
 
 def load() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from labkit.zygote import ADDRESS, client, kernel
-from labkit.zygote.request import Request
+from labkit.forking.client import NoForkServer, fork
+from labkit.forking.request import Request
+from labkit.zygote import ADDRESS, kernel
 
 PROVISIONER = "labkit-zygote"
 """Its name as an entry point of `jupyter_client.kernel_provisioners`."""
@@ -25,11 +26,10 @@ class ForkedKernel(LocalProvisioner):
             return await super().launch_kernel(cmd, **kwargs)
         folder = kwargs.get("cwd") or os.getcwd()
         environment = kwargs.get("env") or dict(os.environ)
-        asked = Request(kernel.main, cmd[3:], environment, str(folder), kernel.NAME)
+        asked = Request(kernel.main, cmd[3:], environment, str(folder), kernel.NAME, prints=True)
         try:
-            with open(os.devnull, "rb") as nothing:
-                process = client.fork(asked, [nothing.fileno(), 1, 2], environment.get(ADDRESS, ""))
-        except (client.NoZygote, ValueError) as problem:
+            process = fork(asked, [2], environment.get(ADDRESS, ""))
+        except (NoForkServer, ValueError) as problem:
             self.log.warning("The kernel is started as a program: %s", problem)
             return await super().launch_kernel(cmd, **kwargs)
         self.process = process  # type: ignore[assignment]  # it has the interface of Popen

@@ -21,4 +21,4 @@ def grade(course: Course, assignment: str, students: Sequence[str] = (), **optio
     try:
         return run.grade(course, assignment, students, forkserver=forkserver, **options)
     finally:
-        forkserver.end()
+        forkserver.close()

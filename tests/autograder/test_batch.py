@@ -308,7 +308,11 @@ def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(
 def test_ctrl_c_does_not_wait_for_imports(course: Course) -> None:
     with autograding() as run:
         command = psutil.Process(run.pid)
-        wait_until(lambda: any("forkserver" in words(child) for child in command.children(recursive=True)))
+        wait_until(
+            lambda: any(
+                "autograder.sandbox.inside.forkserver" in words(child) for child in command.children(recursive=True)
+            )
+        )
         below = command.children(recursive=True)
         for one in below:
             one.suspend()  # as if it took forever

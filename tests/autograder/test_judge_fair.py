@@ -195,7 +195,7 @@ class OtherInstance:
 
     @property
     def ended(self) -> str:
-        return self._why if self.forkserver._process is not None else ""
+        return self._why if self.forkserver.server.process is not None else ""
 
     def usage(self) -> Usage:
         return Usage()

@@ -53,7 +53,7 @@ def _in_a_fork(sharing: bool) -> tuple[bool, bool]:
 
 
 def test_a_fork_uses_the_template_of_its_parent_where_that_is_wanted() -> None:
-    sandbox_forkserver().start()
+    sandbox_forkserver().server.start()
     assert _in_a_fork(sharing=True) == (True, True)
     assert _in_a_fork(sharing=False) == (True, False)
     # neither of them has ended it

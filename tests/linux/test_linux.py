@@ -51,14 +51,23 @@ def test_handlers_of_another_process_are_known(sleeper: subprocess.Popen[bytes])
 
 
 def test_a_handle_sees_and_brings_about_the_end_of_its_process(sleeper: subprocess.Popen[bytes]) -> None:
-    handle = pidfd.ProcessHandle(sleeper.pid)
-    assert not handle.has_ended()
+    handle, another = pidfd.ProcessHandle(sleeper.pid), pidfd.ProcessHandle(sleeper.pid)
+    assert handle.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        handle.wait(0.0)
     handle.kill()
-    assert handle.has_ended(None)
+    assert handle.wait() == handle.poll() == -signal.SIGKILL
+    assert another.wait() == 0  # how it ended has been asked already
     sleeper.wait()
     handle.kill()  # harmless
     with pytest.raises(OSError):
         pidfd.ProcessHandle(sleeper.pid)
+
+
+def test_a_handle_of_a_forked_process_has_its_exit_status() -> None:
+    if (pid := os.fork()) == 0:
+        os._exit(7)
+    assert pidfd.ProcessHandle(pid).wait() == 7
 
 
 def test_a_forked_process_ends_with_its_parent_and_closes_what_it_inherited() -> None:

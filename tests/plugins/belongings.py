@@ -123,16 +123,16 @@ def forkservers(among: Mapping[int, Process]) -> set[int]:
     """
     sessions: set[int] = set()
     client = sys.modules.get("labkit.clusters.forkserver.client")
-    if client is not None and client._shared is not None and client._shared._process is not None:
-        sessions.add(client._shared._process.pid)
+    if client is not None and client._shared is not None and client._shared.server.process is not None:
+        sessions.add(client._shared.server.process.pid)
     begun = sys.modules.get("labkit.clusters.forkserver.starting")
     if begun is not None and begun._begun is not None:  # the next run takes it over
         sessions.add(begun._begun.process.pid)
     sandboxes = sys.modules.get("autograder.sandbox.forkserver")
     for forkserver in sandboxes._forkservers.values() if sandboxes is not None else ():
-        if forkserver._process is not None:
+        if forkserver.server.process is not None:
             # of bubblewrap's two processes, the one inside has made a session
-            outside = forkserver._process.pid
+            outside = forkserver.server.process.pid
             sessions |= {outside, *(pid for pid, process in among.items() if process.parent == outside)}
     return {pid for pid, process in among.items() if process.session in sessions}
 

@@ -18,15 +18,17 @@ def main(descriptor: int) -> None:
     prctl.die_with_parent(os.getppid())
     # a process that forks has one thread
     os.environ.update(dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
-    from labkit.zygote import preloading, server
+    from labkit.forking.server import Server, share
+    from labkit.zygote import preloading
 
     sys.path.append(str(Path(__file__).parent))  # clocks and announcements: last, so that they hide nothing
     preloading.load_for_kernels(_OF_NOTEBOOKS)
-    server.share()
+    share()
     for _ in huge_pages.collapse():
         pass  # at once: until it is done, others would fork from a heap in small pages
     with socket.socket(fileno=descriptor) as listening:
-        program = server.serve(listening)
+        program = Server(listening).serve()
+    assert program is not None
     program()
 
 

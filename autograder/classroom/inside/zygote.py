@@ -9,9 +9,9 @@ import os
 from typing import Any
 
 from autograder.classroom.inside import privileges
+from labkit.forking.server import Server, listen, start_afresh
 from labkit.linux import prctl
 from labkit.zygote import ADDRESS
-from labkit.zygote import server as zygote
 
 
 def main(given: dict[str, Any], own: list[int]) -> None:
@@ -21,16 +21,18 @@ def main(given: dict[str, Any], own: list[int]) -> None:
     """
     privileges.drop(given["uid"], given["processes"], given["file_bytes"])
     prctl.set_dumpable(True)  # to the learner its memory is no secret, and /proc is needed
-    listening = zygote.listen(os.environ[ADDRESS])  # before there is a server that asks
+    listening = listen(os.environ[ADDRESS])  # before there is a server that asks
     if os.fork() == 0:
         listening.close()
-        zygote.start_afresh()
+        start_afresh()
         _serve(own[0])
         return
     for descriptor in own:
         os.close(descriptor)
     prctl.set_name("zygote")
-    zygote.serve(listening)()
+    program = Server(listening).serve()
+    assert program is not None  # a server that listens does not end by itself
+    program()
 
 
 def _serve(descriptor: int) -> None:

@@ -22,8 +22,7 @@ class Order:
     cpu_seconds: int
     """CPU seconds of one process."""
     virtual: bool = False
-    """Whether it is for virtual ranks that are processes, for which all is prepared before it is forked; otherwise it
-    is for all other runs."""
+    """Whether it is for virtual ranks that are processes, which need a preparation; otherwise for all other runs."""
     apart: bool = False
     """Whether ranks are prevented from reaching each other in uncounted ways."""
     network: bool = False

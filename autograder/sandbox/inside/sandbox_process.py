@@ -16,27 +16,20 @@ from autograder.sandbox.inside.confine import confine
 from autograder.sandbox.inside.order import Order
 from labkit.clusters.forkserver import server
 from labkit.clusters.virtual.hosts.entries import REMOTE
-from labkit.linux.descriptors import close_all_but
 from labkit.transport import datagrams
 
 
-def fork(order: Order, control: int, errors: int, told: int) -> None:
-    """In the forkserver: fork a sandbox in its own namespaces, which serves the socket `control`.
-
-    errors: file for its output. told: socket on which it reports progress to the grader.
-    """
-    if os.fork() == 0:
-        try:
-            for ours, standard in ((errors, 1), (errors, 2)):
-                os.dup2(ours, standard)
-            close_all_but({0, 1, 2, control, told})
-            namespaces.leave_all(own_users=order.uid is None)
-            if os.fork() == 0:
-                be(order, control, told, furnished=False)
-        except BaseException as problem:
-            tell(told, {"error": str(problem)})
-        finally:
-            os._exit(0)
+def make(fields: dict[str, Any], own: list[int]) -> None:
+    """See `programs.make`."""
+    order, (control, told) = Order(**fields), own
+    try:
+        namespaces.leave_all(own_users=order.uid is None)
+        if os.fork() == 0:
+            be(order, control, told, furnished=False)
+    except BaseException as problem:
+        tell(told, {"error": str(problem)})
+    finally:
+        os._exit(0)
 
 
 def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
@@ -55,7 +48,7 @@ def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
         problem = keep_ranks_apart(order) if order.apart else ""
         tell(told, {"ready": True, "no_private_folders": problem})
         os.close(told)
-        server.serve(socket.socket(fileno=control), prepared=REMOTE if order.virtual else None)
+        server.serve(socket.socket(fileno=control), prepared=REMOTE.prepare if order.virtual else None)
     except BaseException as problem:
         tell(told, {"error": str(problem)})
     finally:

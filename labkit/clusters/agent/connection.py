@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.clusters.agent.nodes import END_SECONDS, NodeEvent, Nodes, NodesLost
 from labkit.clusters.agent.plan import LaunchPlan
-from labkit.clusters.clock import wait_seconds
+from labkit.linux.clock import wait_seconds
 from labkit.transport import frames
 
 _MAX_FRAME_BYTES = 4 << 30

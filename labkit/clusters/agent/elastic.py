@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.clusters.agent.plan import LaunchPlan
-from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState
 from labkit.clusters.forkserver import reports
 from labkit.clusters.run import Run
+from labkit.linux.clock import Clock
 from labkit.transport import frames
 
 

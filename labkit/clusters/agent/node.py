@@ -16,9 +16,9 @@ from typing import IO
 import torch
 
 from labkit.clusters.agent.plan import LaunchPlan
-from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.session import Session
+from labkit.linux.clock import Clock, wait_seconds
 from labkit.torch_versions.stores import TCPStore
 from labkit.transport import lines, pickled
 

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from labkit.clusters.agent.elastic import ElasticRun
 from labkit.clusters.agent.plan import LaunchPlan
-from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.notifier import StateNotifier
 from labkit.clusters.run import RankResult, Run, ranges
+from labkit.linux.clock import Clock, wait_seconds
 from labkit.trace import Trace
 from labkit.transport import frames, lines, pickled
 

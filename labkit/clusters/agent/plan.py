@@ -11,12 +11,12 @@ from typing import Any
 
 from labkit.clusters import torchrun
 from labkit.clusters.agent.interface import interface_to, own_address
-from labkit.clusters.clock import Clock
 from labkit.clusters.elastic.node import Node
 from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.forkserver.request import Request, RunSupervisor
 from labkit.clusters.job import Job
+from labkit.linux.clock import Clock
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
-from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.elastic.attempts import TOLD_TO_END, Attempt, AttemptsCollector, NodeLoss
 from labkit.clusters.elastic.outcome import NodeReports, count, merged, why_restarted
@@ -14,6 +13,7 @@ from labkit.clusters.forkserver.collector import OutputTail
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
+from labkit.linux.clock import Clock
 from labkit.transport import frames
 
 LAST_REPORTS_SECONDS = 1.5

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.clusters.clock import wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.elastic.job_state import LAST_REPORTS_SECONDS, ElasticJobState, Member
 from labkit.clusters.elastic.node import Node
@@ -18,6 +17,7 @@ from labkit.clusters.forkserver.session import Session
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.local import rank as local_rank
 from labkit.clusters.run import Run
+from labkit.linux.clock import wait_seconds
 from labkit.transport import frames
 
 

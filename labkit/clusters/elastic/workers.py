@@ -17,7 +17,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from labkit.clusters.clock import Clock, wait_seconds
+from labkit.linux.clock import Clock, wait_seconds
 from labkit.torch_versions.agents import Workers
 from labkit.transport import frames
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Literal
 
-from labkit.clusters.clock import Clock
 from labkit.clusters.forkserver.progress import Board
 from labkit.linux import proc
+from labkit.linux.clock import Clock
 from labkit.linux.processes import descendants
 
 _LOOKS = 5

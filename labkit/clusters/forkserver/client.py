@@ -5,30 +5,34 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import select
+import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Protocol
+from functools import partial
+from typing import IO, Any
 
 from labkit.clusters import hangs
-from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
-from labkit.clusters.forkserver import reports, request, starting
+from labkit.clusters.forkserver import processes_ahead, reports, request, starting
 from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.interrupts import held, let_through
 from labkit.clusters.forkserver.notifier import StateNotifier
 from labkit.clusters.forkserver.session import Session
+from labkit.clusters.forkserver.supervisor import supervise, supervise_ahead
 from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
+from labkit.forking.client import NoForkServer
+from labkit.forking.held import HeldForkServer, Launch
+from labkit.forking.request import Ahead, Request, name_of
+from labkit.linux.clock import Clock
+from labkit.torch_versions import early_imports
 from labkit.transport import datagrams, frames
 
 _START_LIMIT_SECONDS = 120.0
@@ -38,16 +42,6 @@ _WHERE_SECONDS = 1.0
 
 class ForkServerDied(RuntimeError):
     """The forkserver ended before the run began; the message includes its last output."""
-
-
-class LaunchedProcess(Protocol):
-    """A started process, with the interface of `subprocess.Popen`."""
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
 
 
 class ForkServer:
@@ -72,69 +66,36 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         max_bytes: int = 2 << 30,
         patience: float = 10.0,
-        launch: Callable[[socket.socket, IO[bytes]], LaunchedProcess] | None = None,
+        launch: Launch | None = None,
         clock: Clock = time.monotonic,
         supervisor_clock: Clock = time.monotonic,
         shares_files: bool = True,
     ) -> None:
         self.shares_files = shares_files
-        self._command_prefix = list(command_prefix)
         self._environment = environment
         self.max_bytes = max_bytes
         self.patience = patience
         self.clock = clock
         self.supervisor_clock = supervisor_clock
-        self._lock = threading.Lock()
-        self._launch = launch or self._as_child
-        self._process: LaunchedProcess | None = None
-        self._control: socket.socket | None = None
-        self._errors: IO[bytes] | None = None
+        self.server = HeldForkServer(
+            launch or partial(starting.launch, command_prefix=command_prefix, environment=environment)
+        )
         self._connections: set[socket.socket] = set()
-        self._expected: dict[str, Any] | None = None
         _all.add(self)
 
     def start(self) -> None:
         """Start it unless it is running, without waiting: it imports torch in the background."""
-        with held(), self._lock:
-            if self._is_running():
-                return
-            self._forget()
-            ours, theirs = datagrams.pair()
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-            self._control = ours
-            with theirs:
-                self._process = self._launch(theirs, self._errors)
-            self._announce()
+        with held():
+            self.server.start()
 
     def expect(self, entry: Entry, count: int) -> None:
         """Have `count` processes for runs of `entry` forked ahead whenever it is idle; see spares.py.
 
         Does nothing where the environment is fixed: what is judged there must not reach what waits for the next run.
         """
-        expected = {"entry": entry.to_text(), "early_imports": False, "spares": count}
-        if self._environment is None and expected != self._expected:
-            with held(), self._lock:
-                self._expected = expected
-                self._announce()
-
-    def _announce(self) -> None:
-        if self._expected is not None and self._control is not None:
-            with contextlib.suppress(OSError):  # it has ended; the next one is told at its start
-                datagrams.send(self._control, self._expected)
-
-    def _is_running(self) -> bool:
-        if self._process is None or self._control is None or self._process.poll() is not None:
-            return False
-        # it never sends anything: readable means that it listens no longer, though its process may not have ended yet
-        return not select.select([self._control], [], [], 0)[0]
-
-    def _as_child(self, control: socket.socket, errors: IO[bytes]) -> LaunchedProcess:
-        return starting.launch(control, errors, self._command_prefix, self._environment)
-
-    def take_over(self, begun: starting.Begun) -> None:
-        """Be the forkserver that has been started ahead, with this process's environment."""
-        self._process, self._control, self._errors = begun.process, begun.control, begun.errors
-        self._announce()
+        if self._environment is None:
+            with held():
+                self.server.expect(_supervisor(entry, early=False, spares=count))
 
     def run(
         self,
@@ -227,22 +188,20 @@ class ForkServer:
                 if session is not None:
                     return session
                 # it may have ended or died since the last run: retried with a new one once its end is known
-                process = self._process
-                if process is not None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(1)
-        raise ForkServerDied(f"the process that starts the ranks died: {self._last_words()}")
+                self.server.wait(1.0)
+        raise ForkServerDied(f"the process that starts the ranks died: {self.server.last_words()}")
 
     def _attempt(self, asked: request.Request, sockets: Sequence[socket.socket | IO[bytes]]) -> Session | None:
         """One attempt; None if the forkserver died before the run began."""
-        connection = self._connect(asked)
-        if connection is None:
+        connected = self._connect(asked)
+        if connected is None:
             return None
+        connection, told = connected
 
         def ended(properly: bool) -> None:
             self._connections.discard(connection)
             if not properly:
-                self._kill()
+                self.server.close()
 
         session = Session(connection, b"", ended, self.patience, self.clock)
         try:
@@ -260,67 +219,63 @@ class ForkServer:
             raise
         if not first:
             session.close()
+            if refusal := _refusal(told):
+                raise ForkServerDied(f"the process that starts the ranks could not import what they need: {refusal}")
             return None
         # the processes have their copies: the other end must see the end of a process at once
         for handed_over in sockets:
             handed_over.close()
         return Session(connection, first, ended, self.patience, self.clock)
 
-    def _connect(self, asked: request.Request) -> socket.socket | None:
-        """A connection to a new supervisor, or None if the forkserver is dead."""
-        self.start()
+    def _connect(self, asked: request.Request) -> tuple[socket.socket, socket.socket] | None:
+        """A connection to a new supervisor, and that on which the forkserver tells of it; None if it is dead."""
         ours, theirs = socket.socketpair()
+        self._connections.add(ours)
         try:
-            with self._lock, theirs:
-                assert self._control is not None
-                self._connections.add(ours)
-                fields = {"entry": asked.entry.to_text(), "early_imports": asked.early_imports, "spares": asked.spares}
-                datagrams.send(self._control, fields, [theirs.fileno()])
-        except OSError:
+            with theirs:
+                asked_for = _supervisor(asked.entry, asked.early_imports, asked.spares)
+                told = self.server.ask(asked_for, [theirs.fileno()])
+        except NoForkServer:
             self._connections.discard(ours)
             ours.close()
             return None
-        return ours
+        return ours, told
 
     def close(self) -> None:
         """End it, and every run that is under way."""
-        with held(), self._lock:
+        with held():
             for connection in list(self._connections):
                 with contextlib.suppress(OSError):  # that run has just ended
                     connection.shutdown(socket.SHUT_WR)
-            self._forget()
-
-    def _kill(self) -> None:
-        with self._lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            # it has no state; the kernel notifies any supervisors
-            self._process.kill()
-            self._process.wait()
-        if self._errors is not None:
-            self._errors.close()
-        self._process = self._control = self._errors = None
-
-    def _last_words(self) -> str:
-        with self._lock:
-            if self._errors is None:
-                return "it left no message"
-            self._errors.seek(0)
-            return self._errors.read().decode(errors="replace")[-2000:].strip() or "it left no message"
+            self.server.close()
 
     def _forget_after_fork(self) -> None:
         """In a forked child: drop the parent's processes and connections, which must close when the parent ends."""
         for connection in self._connections:
             connection.close()
-        if self._control is not None:
-            self._control.close()
-        self._lock = threading.Lock()
         self._connections = set()
-        self._process = self._control = self._errors = None
+        self.server.forget_after_fork()
+
+
+def _refusal(told: socket.socket) -> str:
+    """Why the forkserver has not forked a supervisor; empty if it has, or has ended itself."""
+    told.setblocking(False)
+    try:
+        answer, _ = datagrams.receive(told)
+    except OSError:
+        return ""
+    return str((answer or {}).get("error", ""))
+
+
+def _supervisor(entry: Entry, early: bool, spares: int) -> Request:
+    """The request for the supervisor of a run. early: whether `early_imports` are wanted, too."""
+    ahead = None
+    if 0 < spares <= processes_ahead.most():
+        ahead = Ahead(supervise_ahead, {"entry": name_of(entry.main), "count": spares}, signal.SIGTERM)
+    load = (*([] if entry.load is None else [entry.load]), *([early_imports.load_all] if early else []))
+    return Request(
+        supervise, signal=signal.SIGTERM, imports=(entry.main,), load=load, prepare=entry.prepare, ahead=ahead
+    )
 
 
 def _receive(
@@ -374,7 +329,7 @@ def shared() -> ForkServer:
         if _shared is None:
             _shared = ForkServer()
             if begun := starting.taken():
-                _shared.take_over(begun)
+                _shared.server.take_over(begun)
             atexit.register(_shared.close)
         return _shared
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from labkit.clusters.job import Job
 from labkit.clusters.run import RankResult
 from labkit.trace import Trace
-from labkit.transport import pickled
 
 
 class Reporter(Protocol):
@@ -41,20 +40,5 @@ class Entry:
     load: Callable[[], object] | None = None
     """Imports what `main` needs, once for all forks. None: the module of `main` has imported it."""
     prepare: Callable[[], None] | None = None
-    """Called once, in a process from which only processes of this entry are forked, before them. They also seed random
-    generators themselves. None: nothing is to be prepared."""
-
-    def to_text(self) -> str:
-        """Return it as text, for messages in JSON."""
-        return pickled.dumps(self).hex()
-
-    @staticmethod
-    def from_text(text: str) -> Entry:
-        """The inverse of `to_text`. Imports what the text names: its sender must be trusted."""
-        entry: Entry = pickled.loads(bytes.fromhex(text))
-        return entry
-
-    def import_all(self) -> None:
-        """Import what `main` needs."""
-        if self.load is not None:
-            self.load()
+    """Called once, in a forkserver from which only processes of this entry are forked. They also seed random generators
+    themselves. None: nothing is to be prepared."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic, sleep  # as they are before virtual clocks replace them
 
-from labkit.clusters.clock import Clock
+from labkit.linux.clock import Clock
 
 _PAUSE_SECONDS = 0.01
 """Text that comes sooner than this after other text waits for more of it, about this long."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
-from labkit.clusters.clock import Clock
 from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.job import Job
+from labkit.linux.clock import Clock
 from labkit.torch_versions import early_imports
 from labkit.transport import descriptors, pickled
 

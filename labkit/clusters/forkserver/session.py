@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver.interrupts import held, let_through
+from labkit.linux.clock import Clock, wait_seconds
 from labkit.transport import frames
 
 _RECEIVE_BYTES = 1 << 20

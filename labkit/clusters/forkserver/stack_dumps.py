@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from labkit.clusters.clock import Clock
 from labkit.clusters.forkserver import progress, reports
 from labkit.clusters.forkserver.child_process import ChildProcess
 from labkit.clusters.forkserver.stack_parser import threads
 from labkit.clusters.job import Job
 from labkit.linux import proc
+from labkit.linux.clock import Clock
 
 _ANSWER_SECONDS = 1.0
 """Time for all processes to write their stacks."""

@@ -11,15 +11,15 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from labkit.transport import datagrams
-from labkit.zygote import ADDRESS, client
-from labkit.zygote.request import Request
+from labkit.forking import held
+from labkit.forking.client import NoForkServer, fork
+from labkit.forking.held import Begun, Process
+from labkit.forking.request import Request
+from labkit.zygote import ADDRESS
 
 _LAUNCH = Path(__file__).parent / "launch.py"
 # the forkserver itself must have no threads; a rank's own number is set when it starts
@@ -27,19 +27,6 @@ _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NU
 
 NAME = "rank forkserver"
 """Of a forked one, as `ps` shows it."""
-
-Process = subprocess.Popen[bytes] | client.ForkedProcess
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A process on its way to being a forkserver."""
-
-    process: Process
-    control: socket.socket
-    """The socket over which `server.serve` takes requests."""
-    errors: IO[bytes]
-    """Its output."""
 
 
 def launch(
@@ -50,10 +37,10 @@ def launch(
 ) -> Process:
     """Start a process that serves the other end of `control`. environment: None for this process's own."""
     if not command_prefix and environment is None and ADDRESS in os.environ:
-        with contextlib.suppress(client.NoZygote, ValueError), open(os.devnull, "rb") as nothing:
+        with contextlib.suppress(NoForkServer, ValueError):
             own = {**os.environ, **_SINGLE_THREADED}
-            asked = Request(_be_forked, None, own, os.getcwd(), NAME)
-            return client.fork(asked, [nothing.fileno(), errors.fileno(), errors.fileno(), control.fileno()])
+            asked = Request(_be_forked, None, own, os.getcwd(), NAME, prints=True)
+            return fork(asked, [errors.fileno(), control.fileno()], os.environ[ADDRESS])
     # -P: a learner's file called random.py must not shadow the library's
     python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
     return subprocess.Popen(
@@ -86,10 +73,7 @@ def begin() -> None:
     if _begun_by == os.getpid():
         return
     _begun_by = os.getpid()
-    ours, theirs = datagrams.pair()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-    with theirs:
-        _begun = Begun(launch(theirs, errors), ours, errors)
+    _begun = held.begin(launch)
 
 
 def taken() -> Begun | None:

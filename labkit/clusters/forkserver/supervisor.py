@@ -11,16 +11,19 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from labkit.clusters.clock import wait_seconds
-from labkit.clusters.forkserver import progress, request, scratch, spares, stack_dumps
+from labkit.clusters.forkserver import progress, request, scratch, stack_dumps
 from labkit.clusters.forkserver.activity_monitor import ActivityMonitor
 from labkit.clusters.forkserver.child_process import ChildProcess, fork
+from labkit.clusters.forkserver.processes_ahead import ProcessesAhead
 from labkit.clusters.forkserver.rank_process import Beginning
 from labkit.clusters.forkserver.relay import Relay
+from labkit.forking.spares import taken
 from labkit.hub import notices
 from labkit.linux import prctl, proc, processes, shared_memory
+from labkit.linux.clock import wait_seconds
 
 FAILURE_GRACE_SECONDS = 1.5
 """Time that the other processes may go on after one has failed: enough to notice it and report it."""
@@ -29,11 +32,11 @@ SAVING_SECONDS = 5.0
 _CLEAN_UP_SECONDS = 2.0
 
 
-def supervise(connection: socket.socket) -> NoReturn:
-    """Serve the run requested on `connection`, and end."""
+def supervise(_: None, own: list[int]) -> NoReturn:
+    """Be the supervisor of the run requested on the socket `own[0]`, and end."""
     try:
-        os.setsid()
         prctl.adopt_orphans()
+        connection = socket.socket(fileno=own[0])
         asked, sockets = request.receive(connection)
         (asked.supervisor or Supervisor)(connection, asked).serve(sockets)
     except EOFError:
@@ -42,14 +45,14 @@ def supervise(connection: socket.socket) -> NoReturn:
         os._exit(0)
 
 
-def supervise_ahead(control: socket.socket, count: int) -> NoReturn:
-    """Fork `count` processes; then serve the run for which `Spares.take` sends the connection, and end."""
+def supervise_ahead(arguments: Mapping[str, Any], own: list[int]) -> NoReturn:
+    """Fork `arguments["count"]` processes; then be the supervisor of the run that `own[0]` brings, and end."""
     try:
-        os.setsid()
         prctl.adopt_orphans()
         gc.freeze()
-        processes = spares.Processes(count)
-        connection = spares.taken(control)
+        processes = ProcessesAhead(arguments["count"])
+        (descriptor,) = taken(own[0])
+        connection = socket.socket(fileno=descriptor)
         asked, sockets = request.receive(connection)
         Supervisor(connection, asked, processes).serve(sockets)
     except EOFError:
@@ -61,9 +64,7 @@ def supervise_ahead(control: socket.socket, count: int) -> NoReturn:
 class Supervisor(Relay):
     """Supervises the processes of one run. Subclasses may override `_begin` and `_process_ended`."""
 
-    def __init__(
-        self, connection: socket.socket, asked: request.Request, ahead: spares.Processes | None = None
-    ) -> None:
+    def __init__(self, connection: socket.socket, asked: request.Request, ahead: ProcessesAhead | None = None) -> None:
         """ahead: processes that have been forked already."""
         super().__init__(connection)
         self._asked = asked
@@ -90,7 +91,8 @@ class Supervisor(Relay):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         # the wall clock is the only one that several machines have in common
         self._send({"kind": "started", "time": time.time() - (time.monotonic() - self._began)})
-        self._asked.entry.import_all()
+        if self._asked.entry.load is not None:
+            self._asked.entry.load()
         gc.freeze()
         if self._is_withdrawn():
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.forkserver.session import Session
+from labkit.linux.clock import Clock, wait_seconds
 
 NO_ANSWER = "the process that watches over the ranks does not answer"
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from labkit.clusters.clock import Clock, wait_seconds
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector
@@ -26,6 +25,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.live.messages import Message, encode
 from labkit.clusters.rank_status import RankStatus
 from labkit.clusters.run import Run
+from labkit.linux.clock import Clock, wait_seconds
 from labkit.transport import frames
 
 GRACE_SECONDS = 1.0

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.clusters.clock import Clock
 from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Cell, GroupRepair
+from labkit.linux.clock import Clock
 from labkit.linux.descriptors import open_descriptors
 from labkit.torch_versions.groups import follow_groups, groups_of_this_rank
 from labkit.torch_versions.stores import PrefixStore, Store

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Outcome, RanksConnection
 from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Report, answer_of
 from labkit.clusters.rank_status import Frame
 from labkit.clusters.run import RankError, RankResult, Run, ending, ranges
+from labkit.linux.clock import Clock
 from labkit.trace import Trace
 from labkit.transport import wire
 

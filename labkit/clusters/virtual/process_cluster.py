@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from labkit.clusters.argument_transfer import ArgumentTransfer
 from labkit.clusters.arguments import works_of
-from labkit.clusters.clock import Clock
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver.client import shared
 from labkit.clusters.forkserver.time_limit import TimeLimit
@@ -27,6 +26,7 @@ from labkit.clusters.virtual.placement import VirtualRanks
 from labkit.clusters.virtual.scheduler.diagnosis import SCHEDULER_FAILED
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.hardware import Topology
+from labkit.linux.clock import Clock
 
 _LEFT_SECONDS = 5.0
 """Time limit for requests that ranks made before they ended; nobody waits for these any more."""

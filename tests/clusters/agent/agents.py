@@ -13,7 +13,7 @@ from forkservers import environment
 from waiting import wait_until
 
 from labkit.clusters.agent import Nodes
-from labkit.clusters.clock import Clock
+from labkit.linux.clock import Clock
 
 
 class Agents:

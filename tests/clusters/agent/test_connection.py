@@ -16,12 +16,12 @@ from waiting import BROKEN_SECONDS, wait_until
 from labkit import Job, Run
 from labkit.clusters import InvalidJob, OnState, State
 from labkit.clusters.agent import LaunchPlan, NodesConnection, NodesLost, open_connection
-from labkit.clusters.clock import Clock
 from labkit.clusters.live import Interrupted, LiveRanks
 from labkit.clusters.live import rank as live_rank
 from labkit.clusters.live.conversation import GRACE_SECONDS
 from labkit.clusters.live.supervisor import LiveSupervisor
 from labkit.clusters.local import rank as local_rank
+from labkit.linux.clock import Clock
 
 SETUP = """\
 import os, time, torch, torch.distributed as dist; from announcing import announce_waits

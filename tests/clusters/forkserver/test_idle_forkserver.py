@@ -19,7 +19,8 @@ from waiting import wait_until
 from labkit import Job, Run, local, virtual
 from labkit.clusters import Cluster
 from labkit.clusters.forkserver import starting
-from labkit.clusters.forkserver.client import ForkServer, LaunchedProcess
+from labkit.clusters.forkserver.client import ForkServer
+from labkit.forking.held import Process
 from labkit.hub.idle_minutes import VARIABLE
 
 Launched = list[subprocess.Popen[bytes]]
@@ -37,9 +38,9 @@ def clock() -> ManualClock:
 
 
 def forkserver_launched(
-    launched: Launched, launch: Callable[[socket.socket, IO[bytes]], LaunchedProcess]
+    launched: Launched, launch: Callable[[socket.socket, IO[bytes]], Process]
 ) -> Iterator[ForkServer]:
-    def noted(control: socket.socket, errors: IO[bytes]) -> LaunchedProcess:
+    def noted(control: socket.socket, errors: IO[bytes]) -> Process:
         launched.append(process := launch(control, errors))  # type: ignore[arg-type]
         return process
 
@@ -104,7 +105,7 @@ def test_a_request_that_it_no_longer_reads_is_served_by_the_next(forkserver: For
     thread = threading.Thread(target=lambda: runs.append(on_local(forkserver).run(Job(source="'done'"))))
     thread.start()
     wait_until(lambda: forkserver._connections)
-    with forkserver._lock:  # the request has been sent
+    with forkserver.server._lock:  # the request has been sent
         launched[0].kill()
     thread.join()
     assert (runs[0].raise_if_failed().values, len(launched)) == (["done"], 2)
@@ -113,7 +114,7 @@ def test_a_request_that_it_no_longer_reads_is_served_by_the_next(forkserver: For
 def test_one_that_listens_no_longer_is_replaced_before_it_has_ended() -> None:
     processes: list[subprocess.Popen[bytes]] = []
 
-    def launch(control: socket.socket, errors: IO[bytes]) -> LaunchedProcess:
+    def launch(control: socket.socket, errors: IO[bytes]) -> Process:
         if processes:
             return starting.launch(control, errors)
         # it never gets the socket, of which no end but the client's is left then

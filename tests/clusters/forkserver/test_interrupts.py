@@ -148,9 +148,9 @@ def test_an_interrupt_while_torch_is_imported_withdraws_the_run_and_keeps_the_im
         threading.Thread(target=interrupt_once_it_waits).start()
         with pytest.raises(KeyboardInterrupt):
             cluster.run(Job(source=f"open({str(ran)!r}, 'w')"))
-        importing = forkserver._process
+        importing = forkserver.server.process
         go.touch()
         assert cluster.run(Job(source="1")).values == [1]
-        assert forkserver._process is importing and not ran.exists()
+        assert forkserver.server.process is importing and not ran.exists()
     finally:
         forkserver.close()

@@ -20,7 +20,7 @@ from waiting import wait_until
 
 from labkit import Job, Run, local
 from labkit.clusters.forkserver.client import ForkServer
-from labkit.clusters.forkserver.spares import VARIABLE
+from labkit.clusters.forkserver.processes_ahead import VARIABLE
 from labkit.linux import proc
 from labkit.linux.processes import descendants
 
@@ -67,7 +67,7 @@ class Rig:
 
     @property
     def pid(self) -> int:
-        process: Any = self.forkserver._process
+        process: Any = self.forkserver.server.process
         return int(process.pid)
 
     def run(self, source: str, count: int) -> Run:
@@ -214,6 +214,6 @@ def test_nothing_waits_where_code_is_judged() -> None:
     forkserver = ForkServer(environment=dict(os.environ))
     try:
         local(nproc_per_node=2, forkserver=forkserver).run(Job(source="0")).raise_if_failed()
-        assert forkserver._expected is None
+        assert forkserver.server.expected is None
     finally:
         forkserver.close()

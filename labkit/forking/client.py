@@ -1,4 +1,4 @@
-"""Requests a process from a zygote, and watches it."""
+"""Requests a process from a forkserver, and watches it."""
 
 from __future__ import annotations
 
@@ -11,58 +11,65 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
+from labkit.forking.request import Request, address_of
 from labkit.transport import datagrams
-from labkit.zygote import ADDRESS
-from labkit.zygote.request import Request, address_of
 
 _ANSWER_SECONDS = 120.0
-"""Time for a zygote that may still be importing."""
+"""Time for a forkserver that may still be importing."""
 
 
-class NoZygote(OSError):
-    """No zygote listens, or it has refused."""
+class NoForkServer(OSError):
+    """No forkserver listens, or it has refused; the message says which."""
 
 
-def fork(asked: Request, descriptors: Sequence[int], address: str | None = None) -> ForkedProcess:
-    """Return a process that the zygote has forked.
+def fork(asked: Request, own: Sequence[int], address: str) -> ForkedProcess:
+    """Return a process that the forkserver at `address` has forked.
 
-    descriptors: standard input, output and error output, then those that the program gets. address: as `address_of`
-    takes it; by default that of this machine's zygote. Raises `NoZygote`; `ValueError` if the request is too large.
+    own: the process's descriptors; with `asked.prints`, the first is where it prints. Raises `NoForkServer`; ValueError
+    if the request is too large.
     """
-    address = os.environ.get(ADDRESS, "") if address is None else address
     if not address:
-        raise NoZygote("no zygote is running here")
+        raise NoForkServer("no forkserver is running here")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.settimeout(_ANSWER_SECONDS)
-        try:
-            connection.connect(address_of(address))
-            datagrams.send(connection, asked.fields(), descriptors)
-            answer, _ = datagrams.receive(connection)
-        except OSError as problem:
-            raise NoZygote(f"the zygote does not answer: {problem}") from problem
-        if answer is None or "pid" not in answer:
-            raise NoZygote(f"the zygote has refused: {(answer or {}).get('error', 'it has ended')}")
+        connection.connect(address_of(address))
+        datagrams.send(connection, asked.to_message(), own)
+    except OSError as problem:
+        connection.close()
+        raise NoForkServer(f"the forkserver does not answer: {problem}") from problem
     except BaseException:
         connection.close()
         raise
-    return ForkedProcess(answer["pid"], connection)
+    return ForkedProcess(connection)
 
 
 class ForkedProcess:
-    """A process that a zygote has forked, with the interface of `subprocess.Popen`. Thread-safe."""
+    """A process that a forkserver has forked, with the interface of `subprocess.Popen`. Thread-safe."""
 
     stdin = stdout = stderr = None
 
-    def __init__(self, pid: int, connection: socket.socket) -> None:
-        """connection: where the zygote tells the exit status."""
-        self.pid = pid
-        self.returncode: int | None = None
+    def __init__(self, connection: socket.socket) -> None:
+        """connection: where the forkserver tells the PID and the exit status. Raises `NoForkServer`."""
         self._connection = connection
         self._lock = threading.Lock()
+        self.returncode: int | None = None
+        self.lost = False
+        """Whether the forkserver has ended before it: nobody knows how it ended, and in a sandbox it ended with it."""
+        connection.settimeout(_ANSWER_SECONDS)
+        try:
+            answer, _ = datagrams.receive(connection)
+        except OSError as problem:
+            raise NoForkServer(f"the forkserver does not answer: {problem}") from problem
+        if answer is None or "pid" not in answer:
+            raise NoForkServer(f"the forkserver has refused: {(answer or {}).get('error', 'it has ended')}")
+        self.pid: int = answer["pid"]
 
     def __del__(self) -> None:
         self._connection.close()
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read once it has ended."""
+        return self._connection.fileno()
 
     def poll(self) -> int | None:
         """Return the exit status, or minus the signal's number; None if the process has not ended."""
@@ -71,7 +78,7 @@ class ForkedProcess:
                 answer = None
                 with contextlib.suppress(OSError):
                     answer, _ = datagrams.receive(self._connection)
-                # without its zygote nobody knows how it ends; in a sandbox it ends with it
+                self.lost = answer is None
                 self.returncode = -signal.SIGKILL if answer is None else answer["status"]
             return self.returncode
 

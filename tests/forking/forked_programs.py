@@ -40,3 +40,17 @@ def end(status: int, _: list[int]) -> None:
 def last(_: Any, __: list[int]) -> None:
     """Run until it is killed."""
     signal.pause()
+
+
+_preparations = 0
+
+
+def prepare() -> None:
+    """Prepare a forkserver."""
+    global _preparations
+    _preparations += 1
+
+
+def preparations(_: Any, __: list[int]) -> None:
+    """Print how often this process was prepared before it was forked, and by which forkserver it was forked."""
+    print(_preparations, os.getppid())
