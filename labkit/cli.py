@@ -128,7 +128,11 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     commands.add_parser("bench", help="measure how training scales: bench scaling --gpus 1 2 4 8", add_help=False)
     commands.add_parser("analyze", help="draw what a run recorded, and say what limits it", add_help=False)
     commands.add_parser("start", help="open JupyterLab; further arguments are passed on to it", add_help=False)
-    commands.add_parser("doctor", help="check what works on this machine").set_defaults(run=_doctor)
+    doctor = commands.add_parser("doctor", help="check what works on this machine")
+    doctor.add_argument(
+        "--patches", action="store_true", help="instead, list what virtual ranks replace in torch and Python, and why"
+    )
+    doctor.set_defaults(run=_doctor)
     missing = _add_installed(commands)
     return parser, commands.choices, missing
 
@@ -346,7 +350,7 @@ def _edit(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from labkit import doctor
 
-    return doctor.main()
+    return doctor.list_patches() if options.patches else doctor.main()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,27 @@ def main() -> int:
     return int(failed)
 
 
+def list_patches() -> int:
+    """Print what virtual ranks replace in torch and Python, why, and for how long; return 0."""
+    from labkit.clusters.virtual.hosts.patches import PATCHES
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("subject", "ranks", "why", "replaced names"):
+        table.add_column(column, overflow="fold")
+    for patch in PATCHES:
+        ranks = "all" if patch.threads and patch.processes else "threads" if patch.threads else "processes"
+        names = "\n".join(patch.replaces) or "none: entries in torch's own tables"
+        table.add_row(Text(patch.subject), ranks, Text(patch.why), Text(names, style="dim"))
+    console = Console()
+    console.print(table)
+    console.print(
+        "\nMade in the processes that host virtual ranks, after these have been forked: not in your notebook, and not "
+        "where real ranks run. Nothing is put back, since these processes end with their run.\n"
+        "ranks: threads of one process, by default; processes, where submissions are judged."
+    )
+    return 0
+
+
 def _examinations() -> Iterator[tuple[str, Callable[[], Finding]]]:
     yield from BASIC.items()
     yield from _of_clusters()

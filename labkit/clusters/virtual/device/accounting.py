@@ -7,40 +7,21 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from labkit.clusters.virtual.device import adam_updates, memory
-from labkit.clusters.virtual.device.charging import Accounting, Costs, count_fake_tensors
+from labkit.clusters.virtual.device import memory
+from labkit.clusters.virtual.device.charging import Accounting, Costs
 from labkit.clusters.virtual.device.fake import Shapes
 from labkit.clusters.virtual.device.fake_charging import FakeAccounting
 from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.device.memory import MemoryAccount
 from labkit.clusters.virtual.device.recorded import RecordedAccount, RecordedFiles
-from labkit.clusters.virtual.device.torch_hooks import install_torch_hooks
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.endpoints.recording_endpoint import RecordingEndpoint
 from labkit.hardware import Topology
-from labkit.torch_versions.dispatch import find_rules_in_one_step
-from labkit.torch_versions.dtensors import (
-    layouts_once,
-    parts_once,
-    plan_once,
-    propagate_once,
-    signatures_once,
-    specs_in_one_step,
-    unmarked_for_compilers,
-)
-from labkit.torch_versions.fsdp import chunks_on_demand, shards_padded_once, strides_once
-from labkit.torch_versions.tensors import meshes_apart, objects_without_modes
 from labkit.trace import MemorySample
 
 
-def report_to_accounts() -> None:
-    """Register torch's reports to the accounts of this process and of those forked from it."""
-    meshes_apart()
-    install_torch_hooks()
-
-
 class Ledger:
-    """The accounts of the ranks of one process. Create one per process: torch is set up to report to them."""
+    """The accounts of the ranks of one process, to which torch reports; see hosts/patches.py."""
 
     def __init__(
         self, topology: Topology, account: bool, shapes_only: bool = False, claim: Callable[[int], None] | None = None
@@ -50,33 +31,14 @@ class Ledger:
         `claim(rank)` is called before that rank draws random numbers.
         """
         self._shapes = Shapes() if shapes_only else None
-        if shapes_only:
-            count_fake_tensors()
         self._topology = topology
         self._costs = {gpu: Costs(gpu) for gpu in (topology.gpu, *topology.gpus)}
         self._claim = claim
         self._account = account
         self._accounts: list[MemoryAccount] = []
         self._files: dict[str, Any] = {}
-        if account or shapes_only:
-            meshes_apart()
-            propagate_once()
-            layouts_once()
-            find_rules_in_one_step()
         if shapes_only:
-            parts_once()
-            plan_once()
-            specs_in_one_step()
-            signatures_once()
-            unmarked_for_compilers()
-            strides_once()
-            objects_without_modes()
-            adam_updates.install()
-            chunks_on_demand()
-            shards_padded_once()
             collector.count_storages(topology.world_size)
-        if account:
-            report_to_accounts()
 
     @contextmanager
     def counting(self, endpoint: Endpoint) -> Iterator[None]:

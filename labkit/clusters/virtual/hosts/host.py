@@ -21,49 +21,32 @@ from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
 from labkit.clusters.run import RankResult
-from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
+from labkit.clusters.virtual.device import uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.endpoints import rank_threads
-from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
-from labkit.clusters.virtual.endpoints.race_detection import watch_reads_without_operator
 from labkit.clusters.virtual.endpoints.recording import Channel
 from labkit.clusters.virtual.endpoints.recording_endpoint import RecordingEndpoint
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
+from labkit.clusters.virtual.hosts import patches
 from labkit.clusters.virtual.hosts.outlet import Outlet
+from labkit.clusters.virtual.hosts.patches import Setting
 from labkit.clusters.virtual.hosts.recording_processes import GivenUp, RecordingProcesses
 from labkit.clusters.virtual.hosts.recording_worker import RecordingWorker, keep_order_outside
 from labkit.clusters.virtual.hosts.replay import Replay
 from labkit.clusters.virtual.isolation import (
-    clocks,
     current,
     environment,
     exits,
     modules,
-    process_state,
     random_states,
-    synchronization,
 )
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
-from labkit.clusters.virtual.isolation.started_threads import follow_threads
 from labkit.clusters.virtual.scheduler import faults
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.key_values import KeyValues
-from labkit.clusters.virtual.torch_backend import fast_path, futures, own_groups, store
-from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
 from labkit.hardware import Topology
-from labkit.torch_versions.compilation import leave_uncompiled
-from labkit.torch_versions.fsdp import untimed_fsdp_state_dicts
-from labkit.torch_versions.groups import make_groups_with, rendezvous_with
-from labkit.torch_versions.ranks import (
-    checkpoints_in_own_thread,
-    meshes_per_rank,
-    refuse_cuda,
-    refuse_rpc,
-    tensor_handlers_per_thread,
-    worlds_per_thread,
-)
 from labkit.trace import Trace
 
 
@@ -158,42 +141,7 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
     KeyValues(engine)  # registers itself
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
-    worlds_per_thread(lambda: here.rank is None or current.endpoint())
-    tensor_handlers_per_thread()
-    meshes_per_rank()
-    untimed_fsdp_state_dicts()
-    checkpoints_in_own_thread()
-    refuse_cuda(NO_CUDA)
-    refuse_rpc(NO_RPC)
-    if options["fake"]:
-        leave_uncompiled()
-    else:
-        compiled.install_on_threads(topology.world_size)
-    fast_path.install()
-    streams.install()
-    profiling.install()
-    store.install()
-    own_groups.install()
-    futures.install()
-    rendezvous_with(
-        lambda _: store.rendezvous_store(), lambda: current.endpoint().rank, topology.world_size, ("env", "tcp", "file")
-    )
-    make_groups_with(
-        lambda backend, name, rank, size, ranks, _, timeout: VirtualProcessGroup(
-            backend, name, rank, ranks, timeout, current.endpoint()
-        )
-    )
+    patches.install_on_threads(Setting(topology.world_size, options["account"], options["fake"], reporter, leave))
     arguments.charge_with(lambda name, seconds: current.endpoint().work(name, seconds))
-    follow_threads()
     rank_threads.tell_with(reporter.note)
-    environment.separate(reporter)
-    modules.separate()
-    clocks.separate()
-    synchronization.separate()
-    random_states.separate()
-    process_state.separate()
-    if not options["account"]:
-        process_state.follow(random_states.claim)
-    watch_reads_without_operator()
-    exits.separate(leave)
     return Host(topology, engine, ledger)

@@ -17,46 +17,26 @@ from labkit.clusters.forkserver import rank_process
 from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.virtual.device import compiled, profiling, streams, uninitialized
-from labkit.clusters.virtual.device.accounting import Ledger, report_to_accounts
+from labkit.clusters.virtual.device import profiling, uninitialized
+from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints import rank_threads
-from labkit.clusters.virtual.endpoints.endpoint import NO_CUDA, NO_RPC
 from labkit.clusters.virtual.endpoints.protocol import Connection
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
-from labkit.clusters.virtual.hosts import prefork_warmup, rank_calls
-from labkit.clusters.virtual.isolation import clocks, current, random_states, synchronization
+from labkit.clusters.virtual.hosts import patches, prefork_warmup, rank_calls
+from labkit.clusters.virtual.hosts.patches import Setting
+from labkit.clusters.virtual.isolation import clocks, current, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
-from labkit.clusters.virtual.isolation.started_threads import follow_threads
-from labkit.clusters.virtual.torch_backend import futures, own_groups, store
-from labkit.clusters.virtual.torch_backend.process_group import VirtualProcessGroup
+from labkit.clusters.virtual.torch_backend import store
 from labkit.hardware import Topology
 from labkit.torch_versions.compilation import leave_uncompiled
-from labkit.torch_versions.groups import forget_inits, make_groups_with, rendezvous_with
-from labkit.torch_versions.ranks import checkpoints_in_own_thread, refuse_cuda, refuse_rpc
+from labkit.torch_versions.groups import forget_inits
 from labkit.trace import Trace
 
 
 def prepare_forks() -> None:
     """Prepare what all ranks of all runs share: once, in a process from which only ranks are forked."""
-    store.install()
-    own_groups.install()
-    make_groups_with(
-        lambda backend, name, rank, size, ranks, _, timeout: VirtualProcessGroup(
-            backend, name, rank, ranks, timeout, current.endpoint()
-        )
-    )
-    checkpoints_in_own_thread()
-    refuse_cuda(NO_CUDA)
-    refuse_rpc(NO_RPC)
-    compiled.install_on_processes()
-    futures.install()
-    streams.install()
-    profiling.install()
-    follow_threads()
-    clocks.separate()
-    synchronization.separate()
-    report_to_accounts()
+    patches.install_on_processes()
     prefork_warmup.warm_up()
 
 
@@ -91,7 +71,7 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
     if not options["trusting"]:
         # the compiler alone takes seconds of each rank: longer than many a check allows
         leave_uncompiled()
-    rendezvous_with(lambda _: store.rendezvous_store(), lambda: index, topology.world_size, ("env", "tcp", "file"))
+    patches.install_for_run(Setting(topology.world_size, rank=lambda: index))
     here.endpoint, here.clock = endpoint, RankClock(endpoint)
     # looked up at each call: once the rank has several threads, it is another method, which waits for the rank's turn
     arguments.charge_with(lambda name, seconds: endpoint.work(name, seconds))
