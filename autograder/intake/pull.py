@@ -1,7 +1,9 @@
 """A pull parser for JSON: values that the caller does not request are never built.
 
 `json.loads` makes objects of everything: 20 MB of `[[],[],...` become half a gigabyte. Here memory is the bytes
-themselves and the requested parts. Skipped parts are checked for balanced brackets only.
+themselves and the requested parts. Skipped parts are checked for balanced brackets only: Jupyter writes outputs that
+are not quite JSON, such as NaN, and a strict parser (ijson with yajl refuses NaN, bytes that are not UTF-8, and zeros
+after the end) would refuse the learner's work because of them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -195,6 +196,13 @@ def test_lone_surrogates_can_be_written() -> None:
     submitted["cells"][2]["source"] += "# \ud800"
     notebook = rebuilt(json.dumps(submitted).encode())
     nbformat.writes(notebook).encode()
+
+
+def test_outputs_that_are_not_quite_json_cost_nobody_their_work() -> None:
+    submitted = json.loads(nbformat.writes(with_module(RELEASED, NAME, MODULE)))
+    submitted["cells"].append({"cell_type": "code", "source": "1", "metadata": {}, "outputs": [{"data": math.nan}]})
+    data = json.dumps(submitted).encode()
+    assert b"NaN" in data and check(rebuilt(data), MODULE) == check(rebuilt(data.replace(b"NaN", b"\xff0")), MODULE)
 
 
 def test_a_line_that_is_not_the_first_of_its_cell_is_told() -> None:
