@@ -37,27 +37,29 @@ class ArgumentTransfer:
 
     def __init__(self, job: Job) -> None:
         self._given = job.arguments
-        self._of_ranks = [_RankArguments(given) for given in job.arguments]
+        self._of_ranks = [_RankArguments(arguments) for arguments in job.arguments]
         self.job = replace(job, arguments=())
-        """The job as it is sent: without anybody's arguments."""
+        """The job as it is sent: without arguments."""
 
     def send(self, connections: Sequence[socket.socket]) -> None:
         """Send the arguments: `connections[rank]` leads to that rank, which calls `receive` first."""
-        for one, connection in zip(self._of_ranks, connections, strict=True):
-            connection.sendall(_HEAD.pack(*one.lengths))
-            descriptors.send(connection, [one.descriptor])
+        for arguments, connection in zip(self._of_ranks, connections, strict=True):
+            connection.sendall(_HEAD.pack(*arguments.lengths))
+            descriptors.send(connection, [arguments.descriptor])
 
     def read(self, run: Run) -> Run:
         """The run with each rank's arguments as they are after all ranks have ended."""
         return replace(run, ranks=[self._read(result) for result in run.ranks])
 
     def _read(self, result: RankResult) -> RankResult:
-        given = self._given[result.rank]
-        if given is None:
+        passed = self._given[result.rank]
+        if passed is None:
             return replace(result, arguments=(), returned_argument=None)
-        left = self._of_ranks[result.rank].left()
-        told = result.arguments if len(result.arguments) == len(left) else (None,) * len(left)
-        arguments = tuple(there if _holds_tensors(there) else said for there, said in zip(left, told, strict=True))
+        shared = self._of_ranks[result.rank].left()
+        reported = result.arguments if len(result.arguments) == len(shared) else (None,) * len(shared)
+        arguments = tuple(
+            ours if _holds_tensors(ours) else theirs for ours, theirs in zip(shared, reported, strict=True)
+        )
         index = result.returned_argument
         if index is None or not 0 <= index < len(arguments):
             return replace(result, arguments=arguments, returned_argument=None)
@@ -66,8 +68,8 @@ class ArgumentTransfer:
 
     def close(self) -> None:
         """Release the memory."""
-        for one in self._of_ranks:
-            one.close()
+        for arguments in self._of_ranks:
+            arguments.close()
 
 
 def receive(connection: socket.socket, job: Job, rank: int, world_size: int) -> Job:
@@ -76,8 +78,8 @@ def receive(connection: socket.socket, job: Job, rank: int, world_size: int) -> 
     (file,) = descriptors.receive(connection, 1)
     memory = mmap.mmap(file, end)
     os.close(file)
-    given = _unpacked(wire.loads(memory[start:end]), memory)
-    return replace(job, arguments=tuple(given if other == rank else None for other in range(world_size)))
+    arguments = _unpacked(wire.loads(memory[start:end]), memory)
+    return replace(job, arguments=tuple(arguments if other == rank else None for other in range(world_size)))
 
 
 def without_tensors(result: RankResult) -> RankResult:
@@ -90,8 +92,8 @@ def without_tensors(result: RankResult) -> RankResult:
 class _RankArguments:
     """The arguments of one rank, in an unnamed file: the tensors, then a description of where each of them is."""
 
-    def __init__(self, given: Any) -> None:
-        self._args = () if given is None else given[0]
+    def __init__(self, arguments: Any) -> None:
+        self._args = () if arguments is None else arguments[0]
         self._places: dict[int, int] = {}
         """Offset of each tensor, by its id."""
         tensors: list[Tensor] = []
@@ -104,7 +106,7 @@ class _RankArguments:
                 tensors.append(tensor)
             return {_SHARED: (self._places[id(tensor)], tensor.dtype, tuple(tensor.shape))}
 
-        description = wire.dumps(_with_tensors(given, place))
+        description = wire.dumps(_with_tensors(arguments, place))
         self.lengths = self._end, self._end + len(description)
         self.descriptor = os.memfd_create("arguments", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.lengths[1])
@@ -139,9 +141,9 @@ def _with_tensors(value: Any, instead: Callable[[Tensor], Any]) -> Any:
 
 
 def _holds_tensors(value: Any) -> bool:
-    found: list[Tensor] = []
-    _with_tensors(value, found.append)
-    return bool(found)
+    tensors: list[Tensor] = []
+    _with_tensors(value, tensors.append)
+    return bool(tensors)
 
 
 def _unpacked(value: Any, memory: mmap.mmap) -> Any:

@@ -63,7 +63,7 @@ class Cluster(Protocol):
         """
 
 
-# What some clusters can do. Those that keep live ranks: labkit.clusters.live.LiveCluster.
+# Optional abilities of clusters. For live ranks see labkit.clusters.live.LiveCluster.
 
 
 @runtime_checkable
@@ -87,7 +87,7 @@ class DryRunCluster(Protocol):
     """A cluster to which jobs are submitted."""
 
     def dry_run(self) -> str:
-        """What would be submitted."""
+        """Describe what would be submitted."""
 
 
 @runtime_checkable

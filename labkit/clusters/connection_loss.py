@@ -34,12 +34,12 @@ def findings(ranks: Sequence[RankResult], trace: Trace) -> list[str]:
 
 
 def amounts(trace: Trace) -> list[str]:
-    """One line with each rank's bytes in the first call where they differ; empty when there is none."""
+    """One line with each rank's bytes in the first call where they differ; empty if there is no such call."""
     events = _unlike(trace)
     if len({event.operation for event in events}) != 1:
         return []
-    given = ", ".join(f"{event.nbytes} B on rank {event.rank}" for event in sorted(events, key=lambda e: e.rank)[:8])
-    return [f"{events[0].operation} #{events[0].sequence + 1} was called with {given}"]
+    sizes = ", ".join(f"{event.nbytes} B on rank {event.rank}" for event in sorted(events, key=lambda e: e.rank)[:8])
+    return [f"{events[0].operation} #{events[0].sequence + 1} was called with {sizes}"]
 
 
 def _unlike(trace: Trace) -> list[Event]:

@@ -33,9 +33,9 @@ def find(waits: Mapping[int, Sequence[int]]) -> list[int]:
             path.append(rank)
             rank = next((peer for peer in waits[rank] if peer in waits), None)
         if rank in path:
-            found = path[path.index(rank) :]
-            turn = found.index(min(found))
-            return [*found[turn:], *found[:turn], found[turn]]
+            cycle = path[path.index(rank) :]
+            turn = cycle.index(min(cycle))
+            return [*cycle[turn:], *cycle[:turn], cycle[turn]]
         done.update(path)
     return []
 

@@ -15,16 +15,16 @@ from types import ModuleType
 
 _MODULE = "deepspeed.ops.op_builder.cpu.comm"
 _BUILDER = "ShareMemCommBuilder"
-"""Its class that compiles them, as of DeepSpeed 0.19.8. If it is missing, nothing is changed."""
+"""DeepSpeed's class that compiles them, as of version 0.19.8. If it is missing, nothing is changed."""
 
 
 def leave_out_when_imported() -> None:
-    """Do it in this process as soon as DeepSpeed is imported."""
+    """Leave these collectives out in this process as soon as DeepSpeed is imported."""
     sys.meta_path.insert(0, _Finder())
 
 
 def leave_out(module: ModuleType) -> None:
-    """Do it if this is DeepSpeed's module that defines how they are compiled."""
+    """Leave them out if this is the module of DeepSpeed that defines how they are compiled."""
     if module.__name__ == _MODULE and hasattr(module, _BUILDER):
         getattr(module, _BUILDER).is_compatible = lambda self, verbose=False: False
 

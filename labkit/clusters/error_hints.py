@@ -67,7 +67,7 @@ def error_hint(kind: str, message: str, file: str = "") -> str:
             "only checks take the solution of an exercise that another builds on"
         )
     text = f"{kind}: {message}"
-    return next((said for pattern, said in _KNOWN if re.search(pattern, text)), "")
+    return next((hint for pattern, hint in _KNOWN if re.search(pattern, text)), "")
 
 
 def _hint_for_a_name(file: str) -> str:

@@ -131,7 +131,7 @@ class _Finding:
     text: str
     advice: str
     depth: int
-    """How many of the missing ranks wait themselves: 0: none, so this is the cause; 1: some; 2: all."""
+    """Whether the missing ranks wait themselves. 0: none, so this is the cause; 1: some; 2: all."""
     ranks: tuple[int, ...] = ()
     """Ranks that wait for a message."""
 
@@ -144,19 +144,19 @@ class _Diagnosis:
         self._files = {place.rpartition(", ")[0] for place in lines}
 
     def lines(self) -> list[str]:
-        found = self._collectives() + self._messages() + self._others()
-        deepest = min((finding.depth for finding in found), default=0)
-        found = [finding for finding in found if finding.depth == deepest]
+        causes = self._collectives() + self._messages() + self._others()
+        deepest = min((finding.depth for finding in causes), default=0)
+        causes = [finding for finding in causes if finding.depth == deepest]
         circle, in_circle = self._cycle() if deepest == 2 else ([], [])
         # the cycle already covers these
-        found = [finding for finding in found if not finding.ranks or not set(finding.ranks) <= set(in_circle)]
-        lines = [finding.text for finding in found[:_MOST_FINDINGS]]
-        if len(found) > _MOST_FINDINGS:
-            lines.append(f"... and {len(found) - _MOST_FINDINGS} more like these")
+        causes = [finding for finding in causes if not finding.ranks or not set(finding.ranks) <= set(in_circle)]
+        lines = [finding.text for finding in causes[:_MOST_FINDINGS]]
+        if len(causes) > _MOST_FINDINGS:
+            lines.append(f"... and {len(causes) - _MOST_FINDINGS} more like these")
         if circle:
             return [*lines, *circle]
         # a message's hint can name the missing call
-        advice = next((f.advice for f in found if f.ranks), found[0].advice) if found else ""
+        advice = next((f.advice for f in causes if f.ranks), causes[0].advice) if causes else ""
         return [*lines, f"try: {advice}"] if lines else []
 
     def _collectives(self) -> list[_Finding]:
@@ -201,7 +201,7 @@ class _Diagnosis:
 
     def _messages(self) -> list[_Finding]:
         """Sends and receives that are not matched by their peer."""
-        found = []
+        unmatched = []
         for rank, operation in self._waiting.items():
             if operation.kind not in ("send", "receive"):
                 continue
@@ -221,8 +221,8 @@ class _Diagnosis:
                 advice = f"every {operation.kind} needs a {other}: {_ranks(peers)} must call {call}"
                 if any(self._statuses[peer].apart for peer in peers if peer in self._statuses):
                     advice = self._advice(peers)
-            found.append(_Finding(text, advice, self._depth(peers), (rank,)))
-        return found
+            unmatched.append(_Finding(text, advice, self._depth(peers), (rank,)))
+        return unmatched
 
     def _posted(self, rank: int, kind: str) -> list[PendingOperation]:
         return [operation for operation in self._under_way(rank) if operation.kind == kind]
@@ -233,20 +233,20 @@ class _Diagnosis:
         for rank, operation in self._waiting.items():
             if operation.kind == "other" or (operation.kind == "collective" and not operation.ranks):
                 alike[operation.name, self._at(operation.line)].append(rank)
-        found = []
+        others = []
         for (name, line), ranks in alike.items():
             missing = [rank for rank in self._statuses if not any(o.name == name for o in self._under_way(rank))]
             head = f"{_ranks(ranks)} {_verb(ranks, 'wait')} in {name}{line}"
             text = ", ".join([head, *self._excuses(missing, None)])
-            found.append(_Finding(text, self._advice(missing), self._depth(missing)))
-        return found
+            others.append(_Finding(text, self._advice(missing), self._depth(missing)))
+        return others
 
     def _under_way(self, rank: int) -> tuple[PendingOperation, ...]:
         status = self._statuses.get(rank)
         return (status.under_way or ()) if status and status.exit is None else ()
 
     def _excuses(self, missing: Sequence[int], meeting: tuple[int, str, tuple[int, ...]] | None) -> list[str]:
-        """What each missing rank does instead; ranks that do the same share an item."""
+        """Descriptions of what each missing rank does instead; ranks that do the same share an item."""
         alike: dict[tuple[str, str], list[int]] = defaultdict(list)
         for rank in missing:
             alike[self._excuse(rank, meeting)].append(rank)
@@ -310,14 +310,14 @@ class _Diagnosis:
     def _cycle(self) -> tuple[list[str], list[int]]:
         """Lines for the cycle of waiting ranks, with a hint; and the ranks that need no lines of their own."""
         waits = {rank: self._waited_for(rank, operation) for rank, operation in self._waiting.items()}
-        found = cycles.find(waits)
-        operations = [self._waiting[rank] for rank in found]
+        cycle = cycles.find(waits)
+        operations = [self._waiting[rank] for rank in cycle]
         kinds = {operation.kind for operation in operations}
-        lines = [cycles.shown(found)]
-        if kinds == {"send"} and not any(self._posted(rank, "receive") for rank in found):
-            return [*lines, f"try: {cycles.SENDS_FIRST}"], found
+        lines = [cycles.shown(cycle)]
+        if kinds == {"send"} and not any(self._posted(rank, "receive") for rank in cycle):
+            return [*lines, f"try: {cycles.SENDS_FIRST}"], cycle
         if kinds == {"receive"}:
-            return [*lines, f"try: {cycles.RECEIVES_FIRST}"], found
+            return [*lines, f"try: {cycles.RECEIVES_FIRST}"], cycle
         if kinds == {"collective"} and len({operation.group for operation in operations}) > 1:
             members = [ranges(operation.ranks) for operation in operations]
             return [*lines, f"try: {cycles.in_other_order(list(dict.fromkeys(members)))}"], []

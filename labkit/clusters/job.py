@@ -47,16 +47,16 @@ class Job:
     call: tuple[str, str] | None = None
     arguments: tuple[tuple[tuple[Any, ...], Mapping[str, Any]] | None, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
-    """For `call`: sub-groups created beforehand, as global ranks; `arguments.group_of(ranks)` refers to one."""
+    """Sub-groups created before `call`, as global ranks; `arguments.group_of(ranks)` refers to one."""
     joined: bool = True
-    """For `call`: whether the process group is initialized beforehand. False if the called function initializes it."""
+    """Whether the process group is initialized before `call`. False if the called function initializes it."""
 
     filename: str = "<cell>"
     """File name in tracebacks and traces: `Cell In[3]`."""
     first_line: int = 1
     """Line of the cell at which `source` begins: 2 below a magic line."""
     script: Script | None = None
-    """For `source` that is a program, not a cell whose last expression is a value."""
+    """The program that `source` is, unless it is a cell, whose last expression is a value."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Exercise modules to ship: source text by exercise name, `phase3_multi_node/ring_allreduce`."""
     nnodes: int | None = None
@@ -71,7 +71,7 @@ class Job:
     hang_timeout: float | None = 20.0
     """Seconds without output or progress after which real ranks count as hanging; None: never."""
     on_hang: Literal["stop", "wait"] = "stop"
-    """What to do when they hang, besides reporting where each rank is."""
+    """Reaction to a hang, besides reporting where each rank is."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables, added on every rank to those of torchrun."""
     trace: bool = True

@@ -1,4 +1,4 @@
-"""What a package declares about its kind of clusters: see labkit.clusters.kinds for all of them."""
+"""Declaration of one kind of clusters by its package; labkit.clusters.kinds has all of them."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class ClusterKind:
     make: Callable[..., Cluster]
     """Makes a cluster from the values of `options` that are given. Raises `InvalidJob` for one that is not valid."""
     options: tuple[Option, ...]
-    """In the order of `%cluster`'s help."""
+    """Options that it takes, in the order of `%cluster`'s help."""
     example: str
     """Arguments of `%cluster` that its help shows after the name: `--partition gpu --nnodes 2`."""
     title: str
-    """Of its row in `labkit doctor`."""
+    """Title of its row in `labkit doctor`."""
     examine: Callable[[], Finding]
     """Tests what works on this machine, for `labkit doctor`."""
     counts_ranks: bool = False

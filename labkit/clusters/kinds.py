@@ -35,14 +35,14 @@ def with_ability(ability: type) -> list[str]:
 
 def options() -> dict[str, tuple[Option, list[str]]]:
     """All options by name, with the names of the kinds that take each. Raises `ValueError` where kinds disagree."""
-    found: dict[str, tuple[Option, list[str]]] = {}
+    by_name: dict[str, tuple[Option, list[str]]] = {}
     for kind in registered().values():
         for option in kind.options:
-            known, takers = found.setdefault(option.name, (option, []))
+            known, takers = by_name.setdefault(option.name, (option, []))
             if known != option:
                 raise ValueError(f"{option.flag} of {kind.name} clusters differs from that of {', '.join(takers)}")
             takers.append(kind.name)
-    return found
+    return by_name
 
 
 class UnfitOption(InvalidJob):
@@ -54,8 +54,8 @@ def add_option(add: Callable[..., Any], option: Option, takers: Sequence[str]) -
 
     takers: the kinds that its help names; empty if all take it.
     """
-    one = option.takers or (takers[0] if len(takers) == 1 else "")
-    conditions = [f"{one} only"] if one else list(takers)
+    only_taker = option.takers or (takers[0] if len(takers) == 1 else "")
+    conditions = [f"{only_taker} only"] if only_taker else list(takers)
     if option.repeatable:
         conditions.append("repeatable")
     text = ": ".join([*([", ".join(conditions)] if conditions else []), option.help])
@@ -76,8 +76,8 @@ PRESETS = "LABKIT_CLUSTER_PRESETS"
 
 def preset(name: str) -> dict[str, Any]:
     """Return the course's values of options for clusters of kind `name`; empty outside of a course that has some."""
-    found: dict[str, dict[str, Any]] = json.loads(os.environ.get(PRESETS, "{}"))
-    return found.get(name, {})
+    presets: dict[str, dict[str, Any]] = json.loads(os.environ.get(PRESETS, "{}"))
+    return presets.get(name, {})
 
 
 def make(name: str, given: dict[str, Any], before: str = "") -> Cluster:
@@ -88,8 +88,8 @@ def make(name: str, given: dict[str, Any], before: str = "") -> Cluster:
     """
     known, known_options = registered(), options()
     if name not in known:
-        found = known_options.values()
-        pairs = [f"{taker} {word}" for option, takers in found for taker in takers for word in option.words]
+        offered = known_options.values()
+        pairs = [f"{taker} {word}" for option, takers in offered for taker in takers for word in option.words]
         near = difflib.get_close_matches(name, [*known, *pairs], n=1, cutoff=0.5)
         offer = f"did you mean {before}{near[0]}?" if near else f"available: {', '.join(known)}"
         raise UnfitOption(f"unknown kind of cluster {name!r}; {offer}")

@@ -25,10 +25,10 @@ class Nodes:
 def nodes(text: str) -> Nodes:
     """Parse `N` or `MIN:MAX`; a type for argparse."""
     least, colon, most = text.rpartition(":")
-    found = Nodes(at_least_one(least) if colon else None, at_least_one(most))
-    if found.least is not None and found.least > found.most:
+    parsed = Nodes(at_least_one(least) if colon else None, at_least_one(most))
+    if parsed.least is not None and parsed.least > parsed.most:
         raise argparse.ArgumentTypeError(f"expected MIN:MAX, at least MIN and at most MAX nodes, got {text!r}")
-    return found
+    return parsed
 
 
 def count(text: str) -> int:

@@ -83,12 +83,12 @@ def _run(job: Job, rank: int, main: ModuleType) -> RankResult:
             dist.init_process_group()
         # torch requires that every rank creates every group, in the same order, member or not
         groups = {ranks: dist.new_group(list(ranks)) for ranks in job.groups}
-        given = job.arguments[rank]
-        if given is None:
+        call_arguments = job.arguments[rank]
+        if call_arguments is None:
             return RankResult(rank)
         module = getattr(exercises, name)
-        args = tuple(on_rank(value, groups) for value in given[0])
-        kwargs = {key: on_rank(value, groups) for key, value in given[1].items()}
+        args = tuple(on_rank(value, groups) for value in call_arguments[0])
+        kwargs = {key: on_rank(value, groups) for key, value in call_arguments[1].items()}
         value = getattr(module, attribute)(*args, **kwargs)
         same = next((i for i, argument in enumerate(args) if argument is value and value is not None), None)
         return RankResult(rank, value=value, arguments=args, returned_argument=same)
@@ -205,16 +205,16 @@ def _near_name(error: BaseException) -> str:
 def _names_in_modules(scope: Mapping[str, Any]) -> dict[str, str]:
     """Names of torch.distributed and of the exercises' modules, each as code with these globals has to spell it."""
     alias = next((name for name, value in scope.items() if value is dist), "torch.distributed")
-    found = {name: f"{alias}.{name}" for name in dist.__dict__ if callable(getattr(dist, name))}
-    found |= {name: f"{module}.{name}" for name, module in exercises.shipped_names().items()}
-    return {name: spelled for name, spelled in found.items() if name not in scope}
+    spellings = {name: f"{alias}.{name}" for name in dist.__dict__ if callable(getattr(dist, name))}
+    spellings |= {name: f"{module}.{name}" for name, module in exercises.shipped_names().items()}
+    return {name: spelled for name, spelled in spellings.items() if name not in scope}
 
 
 def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:
     """The learner's frames in the process where the error arose, such as a DataLoader worker."""
     another = _ANOTHER_PROCESS.match(str(error))
-    found = _FRAME.findall(another[2]) if another else []
-    return [(file, int(line), name, text) for file, line, name, text in found if is_learners(file)]
+    frames = _FRAME.findall(another[2]) if another else []
+    return [(file, int(line), name, text) for file, line, name, text in frames if is_learners(file)]
 
 
 @functools.cache
@@ -251,7 +251,7 @@ def call_site() -> tuple[str, str]:
 
 
 _codes: dict[int, tuple[CodeType, bool, str]] = {}
-"""By id: (code, whether it is the learner's, its name if in `_NAMED`). Keeping the code keeps its id valid."""
+"""Cache by id: (code, whether it is the learner's, its name if in `_NAMED`). Keeping the code keeps its id valid."""
 
 
 def _look_at(code: CodeType) -> tuple[CodeType, bool, str]:

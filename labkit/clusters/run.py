@@ -72,9 +72,9 @@ class RankResult:
     value: Any = None
     """Value of the cell's last expression, or the function's return value. `Opaque` if it cannot be transferred."""
     arguments: tuple[Any, ...] = ()
-    """For `Job.call`: the positional arguments after the call (in-place changes are visible here)."""
+    """Positional arguments after a `Job.call` (in-place changes are visible here)."""
     returned_argument: int | None = None
-    """For `Job.call`: index of the argument that the returned object *is*."""
+    """Index of the argument of a `Job.call` that the returned object *is*."""
     output: str = ""
     """Everything the rank printed, stdout and stderr, in order."""
     error: RankError | None = None
@@ -144,13 +144,13 @@ class Run:
         if first is None:
             return self.stopped
         lines = [f"stopped: {self.stopped}"] if self.stopped else []
-        alike, said = self.alike(first), self.what_to_try()
+        alike, hints = self.alike(first), self.what_to_try()
         error = first.error
         if error is None:
             lines.append(f"rank {first.rank} {ending(first.exit)}")
         else:
             here = [rank for rank in alike if self._error(rank).where == error.where]
-            if error.consequence and said:
+            if error.consequence and hints:
                 lines.append(self.headline(first, alike))
             else:
                 at = f" at {error.where}" if error.where else ""
@@ -169,7 +169,7 @@ class Run:
             for where, elsewhere in places.items():
                 if where != error.where:
                     lines.append(f"also on {_ranks(elsewhere)}" + f" at {where}" * bool(where))
-        lines += said
+        lines += hints
         others = [r for r in self.ranks if r.rank not in alike and (r.error is not None or r.exit != 0)]
         folded = [r.rank for r in others if error is None or r.error is None or r.error.consequence]
         if folded:
@@ -205,9 +205,9 @@ class Run:
             return []
         if first.error.consequence:
             return connection_loss.findings(self.ranks, self.trace)
-        found = connection_loss.amounts(self.trace) if first.error.type == "SIGABRT" else []
-        said = self.advice or error_hints.error_hint(first.error.type, first.error.message, first.error.file)
-        return [*found, *([f"try: {said}"] if said else [])]
+        amounts = connection_loss.amounts(self.trace) if first.error.type == "SIGABRT" else []
+        hint = self.advice or error_hints.error_hint(first.error.type, first.error.message, first.error.file)
+        return [*amounts, *([f"try: {hint}"] if hint else [])]
 
     def _error(self, rank: int) -> RankError:
         error = next(result.error for result in self.ranks if result.rank == rank)

@@ -47,7 +47,7 @@ class TorchrunCommand:
                 f"# run on each of {self.nnodes} nodes; HOST is the name of one of them, the same on all. "
                 "On this machine: localhost, in one terminal per node"
             )
-            if self.master_port:  # each node must be told which one it is
+            if self.master_port:  # each node needs its own number
                 lines.append(f"# NUMBER is 0 on HOST, and 1 to {self.nnodes.most - 1} on the others")
         return "\n".join([*lines, self.line])
 
@@ -82,7 +82,7 @@ class TorchrunCommand:
 def torchrun_command(
     program: tuple[str, ...], source: str, options: argparse.Namespace, cluster: Cluster
 ) -> TorchrunCommand:
-    """Return the command that does what `launch_options` ask for. Raises `InvalidJob` if there is none.
+    """Return the command that corresponds to `launch_options`. Raises `InvalidJob` if there is none.
 
     program: see `TorchrunCommand`; source: its text.
     """
@@ -103,23 +103,23 @@ def torchrun_command(
 
 def exercises_used(source: str) -> list[str]:
     """Names that a program imports from labkit.exercises."""
-    found: dict[str, None] = {}
+    exercises: dict[str, None] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("labkit.exercises."):
             path = node.module.split(".")[2:]
-            found.update(dict.fromkeys(path[:1] or [alias.name for alias in node.names]))
+            exercises.update(dict.fromkeys(path[:1] or [alias.name for alias in node.names]))
         elif isinstance(node, ast.Import):
             paths = [alias.name.split(".") for alias in node.names]
-            found.update({path[2]: None for path in paths if path[:2] == ["labkit", "exercises"] and len(path) > 2})
+            exercises.update({path[2]: None for path in paths if path[:2] == ["labkit", "exercises"] and len(path) > 2})
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "labkit.exercises":
-            found[node.attr] = None
-    return list(found)
+            exercises[node.attr] = None
+    return list(exercises)
 
 
 def environment(source: str, cluster: Cluster, nnodes: Nodes, nproc_per_node: int | GpusOrCores) -> dict[str, str]:
     """Return variables that ranks of `cluster` have, and torchrun's would not. source: text of the program."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if isinstance(cluster, CoreSharingCluster) and nnodes.most == 1 and "OMP_NUM_THREADS" not in os.environ:
-        found["OMP_NUM_THREADS"] = str(cluster.threads_per_rank(nproc_per_node))
+        variables["OMP_NUM_THREADS"] = str(cluster.threads_per_rank(nproc_per_node))
     names = ("LABKIT_ROOT", "LABKIT_WORKSPACE") if exercises_used(source) else ()
-    return {**found, **{name: os.environ[name] for name in names if name in os.environ}}
+    return {**variables, **{name: os.environ[name] for name in names if name in os.environ}}

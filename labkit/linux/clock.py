@@ -8,7 +8,7 @@ _SHORTEST_WAIT_SECONDS = 0.02
 """Minimum time between two looks at a clock that may run slower than the wall clock."""
 
 Clock = Callable[[], float]
-"""Returns seconds: `time.monotonic`, or a clock that runs slower or stands still.
+"""Returns seconds: `time.monotonic`, or a clock that runs slower or stops.
 
 If it jumps ahead, a limit is noticed late, but not later than it would be over by the wall clock.
 """

@@ -13,8 +13,8 @@ _TRIES = 100
 def free_port() -> int:
     """A TCP port of this machine on which nothing listens.
 
-    From below the range out of which the system gives ports to connections and to programs that ask for any, so that no
-    other program gets it by chance in the meantime; from that range where it begins too low or nothing is free below.
+    It lies below the range from which the system gives ports to connections and to programs that ask for any, so no
+    other program gets it by chance in the meantime; within that range if it begins too low or nothing is free below.
     """
     try:
         highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -27,6 +27,6 @@ def free_port() -> int:
                 probe.bind(("", port))
             except OSError:
                 continue
-            found: int = probe.getsockname()[1]
-            return found
+            chosen: int = probe.getsockname()[1]
+            return chosen
     raise OSError("no TCP port of this machine is free")

@@ -27,11 +27,11 @@ def collapse() -> Iterator[None]:
 
 def _heap() -> list[tuple[int, int]]:
     """Address ranges of writable memory that belongs to no file."""
-    found = []
+    ranges = []
     with open("/proc/self/maps", encoding="utf-8") as file:
         for line in file:
             fields = line.split()
             if fields[1] == "rw-p" and (len(fields) == 5 or fields[5] == "[heap]"):
                 start, _, end = fields[0].partition("-")
-                found.append((int(start, 16), int(end, 16)))
-    return found
+                ranges.append((int(start, 16), int(end, 16)))
+    return ranges

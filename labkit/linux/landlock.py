@@ -34,9 +34,9 @@ def restrict(seen: Iterable[str], written: Iterable[str], own: Iterable[str], *,
     seen: read only; written: devices and /proc; own: folders with full access; network: TCP stays allowed. Where the
     kernel supports it, processes outside are also unreachable by signals, abstract sockets and debugging.
     """
-    found = version()
-    handled = _ALL_BY_VERSION.get(found, _ALL)
-    size = 8 if found < 4 else 16 if found < 6 else 24
+    kernel_version = version()
+    handled = _ALL_BY_VERSION.get(kernel_version, _ALL)
+    size = 8 if kernel_version < 4 else 16 if kernel_version < 6 else 24
     attributes = struct.pack("=3Q", handled, 0 if network else _ANY_TCP, _ANY_SCOPE)[:size]
     rules = checked(libc.syscall(_CREATE, attributes, size, 0), "Landlock")
     _allow(rules, "/", _READ_DIR)

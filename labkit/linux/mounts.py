@@ -44,8 +44,8 @@ def mount_points() -> list[str]:
 
 def _mounted_below(folder: str) -> list[str]:
     """Return the outermost mount points below a folder."""
-    found: list[str] = []
+    outermost: list[str] = []
     for point in mount_points():
-        if point.startswith(f"{folder}/") and not any(point.startswith(f"{other}/") for other in found):
-            found.append(point)
-    return found
+        if point.startswith(f"{folder}/") and not any(point.startswith(f"{other}/") for other in outermost):
+            outermost.append(point)
+    return outermost

@@ -14,10 +14,10 @@ _KINDS = {
 
 
 def enter(pid: int) -> None:
-    """Move this process into all namespaces of process `pid`; of that of PIDs, only its later children are a part.
+    """Move this process into all namespaces of process `pid`; only its later children enter that of PIDs.
 
-    Root and working directory are the other one's root then. With a user namespace of the own user's making, this
-    process has all capabilities there. Raises `OSError`.
+    Its root and working directory are then the other process's root. If its own user has made the user namespace, it
+    has all capabilities there. Raises `OSError`.
     """
     handle = os.pidfd_open(pid)
     try:

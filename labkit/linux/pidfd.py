@@ -15,7 +15,7 @@ class ProcessHandle:
     def __init__(self, pid: int) -> None:
         """Raises `OSError` if it has ended, and was no child of this process."""
         self.pid = pid
-        """Another process may have it once this one has ended."""
+        """PID, which another process may get once this one has ended."""
         self.returncode: int | None = None
         self._descriptor = os.pidfd_open(pid)
 

@@ -35,12 +35,12 @@ def started(path: str | int) -> int:
 
 def table(path: str) -> dict[str, int]:
     """The numbers in a file of lines `NAME: NUMBER`, such as `self/status`; in bytes where the file has kB."""
-    found = {}
+    numbers = {}
     with open(f"/proc/{path}", encoding="ascii", errors="replace") as file:
         for name, rest in ((name, rest.split()) for name, _, rest in (line.partition(":") for line in file)):
             if rest and rest[0].isdigit():
-                found[name] = int(rest[0]) << 10 if rest[1:] == ["kB"] else int(rest[0])
-    return found
+                numbers[name] = int(rest[0]) << 10 if rest[1:] == ["kB"] else int(rest[0])
+    return numbers
 
 
 def pids() -> list[int]:
@@ -55,22 +55,22 @@ def threads(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """PIDs of its children; empty if it has ended."""
-    found: list[int] = []
+    child_pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in threads(pid):
             with contextlib.suppress(OSError):
-                found += map(int, read(f"{pid}/task/{task}/children").split())
-    return found
+                child_pids += map(int, read(f"{pid}/task/{task}/children").split())
+    return child_pids
 
 
 def catches(pid: int, number: int) -> bool:
     """Whether that process has a handler for this signal. False for one that has ended."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            found = {name: value.split() for line in file for name, _, value in (line.partition(":"),)}
+            fields = {name: value.split() for line in file for name, _, value in (line.partition(":"),)}
     except OSError:
         return False
-    return found["State"][0] not in "ZX" and bool(int(found["SigCgt"][0], 16) >> (number - 1) & 1)
+    return fields["State"][0] not in "ZX" and bool(int(fields["SigCgt"][0], 16) >> (number - 1) & 1)
 
 
 def killed_for_memory() -> int:

@@ -30,20 +30,20 @@ def descendants(root: int) -> list[int]:
     for pid in proc.pids():
         with contextlib.suppress(OSError):  # it has ended meanwhile
             children[proc.parent(pid)].append(pid)
-    found: list[int] = []
+    pids: list[int] = []
     front = [root]
     while front:
         front = [child for parent in front for child in children[parent]]
-        found += front
-    return found
+        pids += front
+    return pids
 
 
 def stop_descendants() -> list[int]:
     """Stop everything below this process with SIGSTOP, except cleanup processes; returns the stopped pids."""
-    found = [pid for pid in descendants(os.getpid()) if not _cleans_up(pid)]
-    for pid in found:
+    stopped = [pid for pid in descendants(os.getpid()) if not _cleans_up(pid)]
+    for pid in stopped:
         send_signal(pid, signal.SIGSTOP)
-    return found
+    return stopped
 
 
 def kill_descendants(patience: float, limit: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:

@@ -18,16 +18,16 @@ remove it."""
 
 def held_by(pids: Iterable[int]) -> set[int]:
     """Inodes of shared memory that these processes have mapped or open. They should be stopped."""
-    found: set[int] = set()
+    inodes: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                 if f" {_FOLDER}/" in line:
-                    found.add(int(line.split()[4]))
+                    inodes.add(int(line.split()[4]))
             for descriptor in os.listdir(f"/proc/{pid}/fd"):
                 if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(_FOLDER):
-                    found.add(os.stat(f"/proc/{pid}/fd/{descriptor}").st_ino)
-    return found
+                    inodes.add(os.stat(f"/proc/{pid}/fd/{descriptor}").st_ino)
+    return inodes
 
 
 def remove(inodes: set[int], since: float) -> None:

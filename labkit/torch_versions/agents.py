@@ -40,7 +40,7 @@ class Workers(PContext):
 
 
 class ObservedAgent(local_elastic_agent.LocalElasticAgent):
-    """torch's agent, which tells a subclass before it starts and restarts its workers."""
+    """torch's agent, which notifies a subclass before it starts and restarts its workers."""
 
     def workers_start(self, worker_group: WorkerGroup) -> None:
         """Called before the workers are started, for the first time or again."""

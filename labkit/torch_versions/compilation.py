@@ -237,7 +237,7 @@ def compile_kernels_with(
 
     compiler.cpp_pybinding = cpp_pybinding
     guards: Any = torch._C._dynamo.guards
-    # kernels look for it in the environment of the process, which is none of its ranks'
+    # kernels look for it in the environment of the process, not in that of a rank
     os.putenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", str(guards._torchinductor_pyobject_tensor_data_ptr))
     allocate = guards._empty_strided_cpu
 

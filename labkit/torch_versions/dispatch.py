@@ -67,7 +67,7 @@ def schema_of(function: Any) -> Any:
 
 
 def function_without_wrapper(function: Any) -> Callable[..., Any]:
-    """What an operator calls from its Python wrapper, which takes time."""
+    """The function that an operator's Python wrapper calls; the wrapper takes time."""
     called: Callable[..., Any] = function._op
     return called
 

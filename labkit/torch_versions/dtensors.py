@@ -1,4 +1,4 @@
-"""DTensor: what an operator's result looks like is found once for all ranks of a process, hidden from dispatch modes.
+"""DTensor: the form of an operator's result is computed once for all ranks of a process, hidden from dispatch modes.
 
 DTensor keeps these decisions for each thread: the shape of the whole result, for which it runs the operator on fake
 tensors, and its placements, for which it compares all strategies. Both are the same on every rank of equal meshes.
@@ -50,8 +50,8 @@ def _keep(table: dict[Any, Any], form: Any, value: Any) -> None:
 def unmarked_for_compilers() -> None:
     """Leave out DTensor's `__init__`, in a process that neither compiles nor exports. May be called repeatedly.
 
-    It does nothing else than tell `torch.compile` and `torch.export` of the new tensor, whose attributes `__new__` has
-    set: but in five calls, and each operator on DTensors makes one.
+    It only announces the new tensor, whose attributes `__new__` has set, to `torch.compile` and `torch.export`: but in
+    five calls, and each operator on DTensors makes a tensor.
     """
     from torch.distributed.tensor import DTensor
 
@@ -226,12 +226,12 @@ def propagate_once() -> None:
             return argument.__class__, argument
 
         kwargs = [(name, part(value)) for name, value in schema.kwargs_schema.items()]
-        found = schema.op, torch.get_default_dtype(), part(schema.args_schema), *kwargs
+        dependencies = schema.op, torch.get_default_dtype(), part(schema.args_schema), *kwargs
         try:
-            hash(found)
+            hash(dependencies)
         except TypeError:
             return None
-        return found
+        return dependencies
 
     def mesh_of(schema: Any) -> Any:
         """The mesh of all arguments; None if they have several."""
@@ -245,7 +245,7 @@ def propagate_once() -> None:
             moved.mesh = mesh
             return moved
         if argument.__class__ in (list, tuple):
-            return argument.__class__([on(one, mesh) for one in argument])
+            return argument.__class__([on(item, mesh) for item in argument])
         return argument
 
     def decided_on(decision: Any, mesh: Any) -> Any:
@@ -269,10 +269,10 @@ def propagate_once() -> None:
         if form in shapes:
             return shapes[form]
         with no_modes():
-            found = find_shape(self, schema)
+            result = find_shape(self, schema)
         if form is not None:
-            _keep(shapes, form, found)
-        return found
+            _keep(shapes, form, result)
+        return result
 
     @functools.wraps(find_placement)
     def known_placement(self: Any, schema: Any) -> Any:
@@ -289,10 +289,10 @@ def propagate_once() -> None:
         # a program may have registered a strategy of its own since
         if known is not None and all(map(operator.is_, strategies, made_with)):
             return decided_on(known, mesh)
-        found = find_placement(self, schema)
+        decision = find_placement(self, schema)
         # a size that replaces an argument depends on the rank's place in the mesh; placements do not
-        _keep(placements, forms[found.use_val_from_redistribute_schema], (copy.copy(found), strategies))
-        return found
+        _keep(placements, forms[decision.use_val_from_redistribute_schema], (copy.copy(decision), strategies))
+        return decision
 
     setattr(ShardingPropagator, shape, known_shape)
     setattr(ShardingPropagator, placement, known_placement)

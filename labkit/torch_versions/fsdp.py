@@ -1,4 +1,4 @@
-"""FSDP: what virtual ranks cannot share, or need not make."""
+"""FSDP: state that virtual ranks cannot share, and objects that they need not make."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _nest_subgroups() -> None:
 
 
 def _log_without_nccl() -> None:
-    """c10d adds NCCL's version to its log of an error in an `nccl` group: there may be no NCCL here."""
+    """Leave NCCL's version out of c10d's log of an error in an `nccl` group: there may be no NCCL here."""
     original = c10d_logger._get_msg_dict
 
     @functools.wraps(original)
@@ -160,7 +160,7 @@ def _log_without_nccl() -> None:
 
 
 def _log_requested_backend() -> None:
-    """DistributedDataParallel's logging data name the backend that the program requests, and this rank's environment.
+    """Let DistributedDataParallel's logging data name the backend that the program requests, and the rank's variables.
 
     torch's own are read in C++, where all groups are called `labkit` and all ranks of a process have one environment.
     """

@@ -76,7 +76,7 @@ _OF_ALL: dict[str, Any] = {
     "python_parent_id": -1, "scope": 0, "sequence_nr": -1, "shapes": [], "stack": [], "start_ns": 0,
     "start_thread_id": 0, "structured_input_shapes": [], "structured_input_strides": [],
 }  # fmt: skip
-"""What torch asks of Kineto's events, and the answer of one that does not have it."""
+"""Properties that torch reads from Kineto's events, and their values for events without them."""
 
 
 class _Result:

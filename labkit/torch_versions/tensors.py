@@ -32,7 +32,7 @@ storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 """Address of a storage's C++ object: the same for all Python objects of one storage, also on `meta`."""
 
 view_base: Callable[[Tensor], Tensor | None] = attrgetter("_base")
-"""The tensor that a tensor is a view of; None if it is none."""
+"""The tensor that a tensor is a view of; None if it is no view."""
 
 _WITHOUT_PARTS = (Tensor, torch.nn.Parameter, FakeTensor)
 
@@ -188,7 +188,7 @@ def post_accumulate_grad_hooks(parameter: Tensor) -> dict[int, Callable[[Tensor]
 
 
 def print_options() -> dict[str, Any]:
-    """What `torch.set_printoptions` has set, for `set_print_options`."""
+    """The options that `torch.set_printoptions` has set, for `set_print_options`."""
     return dict(vars(torch._tensor_str.PRINT_OPTS))
 
 

@@ -67,7 +67,7 @@ def critical_path(trace: Trace) -> CriticalPath:
 
 
 _ORDER = (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.COMPUTE)
-"""Of events that end at the same time, the last of these comes first: a rank that computed until then did not wait."""
+"""Kinds, of which the last comes first among events with the same end: a rank that computed until then did not wait."""
 
 
 class _Walk:

@@ -23,11 +23,11 @@ class Membership(NamedTuple):
 
 def memberships_from(rows: Iterable[Sequence[object]]) -> tuple[Membership, ...]:
     """Memberships from rows of plain values, in the order of the fields. Raises ValueError on invalid values."""
-    found = []
+    memberships = []
     for row in rows:
         match row:
             case [int() as rank, str() as group, str() as backend, float() as joined, (float() | None) as left]:
-                found.append(Membership(rank, group, backend, joined, left))
+                memberships.append(Membership(rank, group, backend, joined, left))
             case _:
                 raise ValueError("a trace with values of the wrong form")
-    return tuple(found)
+    return tuple(memberships)

@@ -36,23 +36,23 @@ def parties(trace: Trace) -> list[tuple[int, ...]]:
 
     Two for a message, one for each rank of a collective, the event alone for computing and for unmatched events.
     """
-    found: list[tuple[int, ...]] = [(number,) for number in range(len(trace.events))]
+    by_event: list[tuple[int, ...]] = [(number,) for number in range(len(trace.events))]
     calls: dict[tuple[str, int], list[int]] = defaultdict(list)
     for number, event in enumerate(trace.events):
         if event.kind is Kind.COLLECTIVE and event.sequence >= 0:
             calls[event.group, event.sequence].append(number)
     for together in (*message_numbers(trace), *map(tuple, calls.values())):
         for number in together:
-            found[number] = together
-    return found
+            by_event[number] = together
+    return by_event
 
 
 def begins(trace: Trace) -> list[float]:
     """For every event the time, in seconds, at which it could begin: when the last of its parties had requested it."""
-    found = [event.start for event in trace.events]
+    times = [event.start for event in trace.events]
     # each collective once: its calls share one tuple of parties
     for together in {id(together): together for together in parties(trace) if len(together) > 1}.values():
         latest = max(trace.events[number].start for number in together)
         for number in together:
-            found[number] = latest
-    return found
+            times[number] = latest
+    return times

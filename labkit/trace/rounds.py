@@ -29,18 +29,18 @@ def message_rounds(trace: Trace) -> list[Round]:
     out_of: dict[int, int] = defaultdict(int)
     into: dict[int, int] = defaultdict(int)
     done: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    """By rank, its messages so far: the time when each was over there, and the number of rounds over by then."""
-    found: list[Round] = []
+    """Messages of each rank so far: the time when each was over there, and the number of rounds over by then."""
+    by_number: list[Round] = []
     for sent, received in sorted(messages(trace), key=lambda pair: max(pair[0].start, pair[1].start)):
         waited_for = max(_over(done[sent.rank], sent), _over(done[received.rank], received))
         number = max(waited_for, out_of[sent.rank], into[received.rank])
-        if number == len(found):
-            found.append([])
-        found[number].append((sent.rank, received.rank))
+        if number == len(by_number):
+            by_number.append([])
+        by_number[number].append((sent.rank, received.rank))
         out_of[sent.rank] = into[received.rank] = number + 1
         done[sent.rank].append((sent.end, number + 1))
         done[received.rank].append((received.end, number + 1))
-    return found
+    return by_number
 
 
 def _over(done: list[tuple[float, int]], event: Event) -> int:

@@ -146,7 +146,7 @@ class Trace:
         return self._since(joined) if joined else self
 
     def _since(self, moments: Mapping[int, float]) -> Trace:
-        """What each rank began at its moment or later."""
+        """The part that each rank began at its moment or later."""
         events = [event for event in self.events if event.start >= moments.get(event.rank, -math.inf)]
         return replace(self, events=events, memory=samples_since(self.memory, moments))
 

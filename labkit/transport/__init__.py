@@ -1,6 +1,6 @@
 """Data between processes, and between machines: one file for each form.
 
-Anybody may send these, code of a submission included; reading them executes nothing:
+Any code may send these, that of a submission included; reading them executes nothing:
 
 - `frames`: a JSON header and raw bytes behind their lengths, on sockets and pipes.
 - `wire`: a value as plain data, tensors and arrays.

@@ -1,7 +1,7 @@
 """JSON messages with file descriptors between two processes of this machine, over a pair of SOCK_SEQPACKET sockets.
 
-The kernel keeps the boundaries of these messages, and knows their senders. With them processes are
-started and report their state; data travels in frames.
+The kernel keeps the boundaries of these messages, and knows their senders. Processes are started and report their state
+with them; data travels in frames.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ def send(connection: socket.socket, descriptors: Sequence[int]) -> None:
 
 def receive(connection: socket.socket, count: int) -> list[int]:
     """Wait for `count` descriptors of one `send`. Raises `EOFError` if the peer closes the connection before."""
-    found: list[int] = []
-    while len(found) < count:
+    received: list[int] = []
+    while len(received) < count:
         data, batch, _, _ = socket.recv_fds(connection, 1, _AT_ONCE)
         if not data:
-            raise EOFError(f"the peer closed the connection after {len(found)} of {count} file descriptors")
-        found += batch
-    return found
+            raise EOFError(f"the peer closed the connection after {len(received)} of {count} file descriptors")
+        received += batch
+    return received

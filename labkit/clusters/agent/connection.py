@@ -27,7 +27,7 @@ class NodesConnection:
 
     def __init__(self, nodes: Nodes, plan: LaunchPlan) -> None:
         self.connection, self._waker = socket.socketpair()
-        """For `select`, and the socket that makes it ready."""
+        """Socket for `select`, and the socket that makes it ready."""
         self.when_closed: Callable[[], object] = lambda: None
         """Called by `close`, once."""
         self._nodes = nodes
@@ -112,7 +112,7 @@ class NodesConnection:
         return len(self._over) == self._plan.nnodes
 
     def _wake(self) -> None:
-        with suppress(OSError):  # it is awake, or closed
+        with suppress(OSError):  # it is awake already, or closed
             self._waker.send(b"!")
 
     def _take_all(self, seconds: float | None) -> bool:

@@ -19,7 +19,7 @@ from labkit.transport import frames
 
 
 class ElasticRun:
-    """State of one such run; replaces `_RunUnderWay` in nodes.py."""
+    """State of one such run; takes the place of `_ActiveRun` in nodes.py."""
 
     must_end = False
     """Whether the other nodes must end once one has failed: their agents handle that."""
@@ -44,7 +44,7 @@ class ElasticRun:
             plan.min_nnodes,
             plan.nproc_per_node,
             plan.timeout,
-            lambda *what: self.on_output and self.on_output(*what),
+            lambda *output: self.on_output and self.on_output(*output),
             lambda state: self.on_state and self.on_state(state),
             clock,
         )
@@ -60,7 +60,7 @@ class ElasticRun:
         return len(self._ended) == len(self._members)
 
     def look_before(self, limit: float | None) -> float | None:
-        """When to check again even if nothing has arrived: at `limit`, or before."""
+        """Time of the next check, even if nothing has arrived: `limit`, or before."""
         why = self._state.hopeless()
         now = self._clock()
         if not why:
@@ -90,7 +90,7 @@ class ElasticRun:
             self._state.over(member)
 
     def lose(self, node: int, reason: str) -> None:
-        """End of a node's reports. The job may go on without it, but not without the first one."""
+        """Handle the end of a node's reports. The job may go on without it, unless it is node 0."""
         if node in self._ended:
             return
         self._ended.add(node)

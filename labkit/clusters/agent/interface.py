@@ -19,10 +19,10 @@ def interface_to(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:  # it has no address
                 continue
-            if socket.inet_ntoa(found[20:24]) == own:
+            if socket.inet_ntoa(reply[20:24]) == own:
                 return name
     return "lo"
 

@@ -29,7 +29,7 @@ class NodeAgent:
     """Node `node` of `nnodes`. Its messages go to `out`, line by line, including the ranks' own output."""
 
     def __init__(self, node: int, nnodes: int, out: IO[str], port: int = 0, clock: Clock = time.monotonic) -> None:
-        """port: for the store, which node 0 hosts if there are several nodes; 0: a free one. clock: for `silence`."""
+        """port: of the store, which node 0 hosts if there are several nodes; 0: a free one. clock: for `silence`."""
         self._node = node
         self._clock = clock
         self._out = out
@@ -108,9 +108,9 @@ class NodeAgent:
         self._heard = self._clock()
         self._ending = not data
         for text in self._text.feed(data):
-            found = lines.read(text.decode())
-            if found is not None:  # an empty line only shows that the client is alive
-                self._obey(*found)
+            message = lines.read(text.decode())
+            if message is not None:  # an empty line only shows that the client is alive
+                self._obey(*message)
 
     def _obey(self, fields: dict[str, str], data: bytes) -> None:
         if fields["kind"] == "run":

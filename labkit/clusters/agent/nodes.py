@@ -95,14 +95,14 @@ class Nodes:
     def feed(self, node: int, line: str) -> None:
         """Process a line from node `node`."""
         try:
-            found = lines.read(line)
+            message = lines.read(line)
             with self._lock:
-                if found is None or not self._numbered[node].is_new(found[0]):
+                if message is None or not self._numbered[node].is_new(message[0]):
                     return
-                run = found[0].get("run", _READY)
+                run = message[0].get("run", _READY)
                 if run not in self._over:
                     # an agent that works by itself may send lines before its run has an inbox
-                    self._inbox(run, queue.SimpleQueue()).put(NodeEvent(node, *found))
+                    self._inbox(run, queue.SimpleQueue()).put(NodeEvent(node, *message))
         except lines.LineError as error:
             self._tell_all(NodeEvent(node, error=error))
 
@@ -117,15 +117,15 @@ class Nodes:
     def wait_until_ready(self, seconds: float, on_state: OnState | None = None) -> list[NodeInfo]:
         """Each node's report about itself, once all have started. Raises `NodesLost`."""
         limit = self.clock() + seconds
-        told = -1
+        reported = -1
         while True:
             for node, reason in list(self._lost.items()):
                 raise NodesLost(f"{self.names[node]} was lost before the job began: {reason}")
             if len(self._ready) == len(self.names):
                 return [self._ready[node] for node in range(len(self.names))]
-            if on_state and told != len(self._ready):
-                told = len(self._ready)
-                on_state(State("starting", f"{told} of {len(self.names)} nodes are ready"))
+            if on_state and reported != len(self._ready):
+                reported = len(self._ready)
+                on_state(State("starting", f"{reported} of {len(self.names)} nodes are ready"))
             event = self._next(self._about_nodes, limit)
             if event is None:
                 if self.clock() < limit:
@@ -135,8 +135,8 @@ class Nodes:
             if event.error is not None:
                 raise event.error
             if event.fields:
-                said = (event.fields[name] for name in ("host", "port", "cpus", "gpus", "torch"))
-                self._ready[event.node] = NodeInfo(*said)
+                values = (event.fields[name] for name in ("host", "port", "cpus", "gpus", "torch"))
+                self._ready[event.node] = NodeInfo(*values)
 
     def run(self, plan: LaunchPlan, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `plan` on all nodes, or follow it if agents run it by themselves; return when all have ended.
@@ -209,7 +209,7 @@ class Nodes:
         self.forget(under_way.plan.run)
 
     def _next(self, inbox: queue.SimpleQueue[NodeEvent], limit: float | None) -> NodeEvent | None:
-        """The next event; None if nothing arrived until `limit` may be over."""
+        """The next event; None if nothing arrives before `limit` may be over."""
         try:
             return inbox.get(timeout=wait_seconds(self.clock, limit))
         except queue.Empty:
@@ -288,7 +288,7 @@ class _ActiveRun:
         return len(self._ended | self._lost.keys()) == self.plan.nnodes
 
     def look_before(self, limit: float | None) -> float | None:
-        """When to check again even if nothing has arrived: at `limit`."""
+        """Time of the next check, even if nothing has arrived: `limit`."""
         return limit
 
     def take(self, node: int, fields: Mapping[str, Any], data: bytes) -> None:

@@ -35,7 +35,7 @@ class LaunchPlan:
     master_port: int = 0
     """Port of the store of node 0's agent; 0 if there is only one node."""
     backend: str | None = None
-    """For `init_process_group()` without a backend; None: nccl if every rank of the node has a GPU."""
+    """Backend for `init_process_group()` without one; None: nccl if every rank of the node has a GPU."""
     timeout: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for every rank, beside torchrun's."""
@@ -88,7 +88,7 @@ class LaunchPlan:
         else:
             ranks = self.ranks(node)
             environments = [self._environment(rank) for (rank,) in ranks]
-        asked = forkserver.prepare(
+        prepared = forkserver.prepare(
             self.entry,
             self.job,
             options=options,
@@ -98,9 +98,9 @@ class LaunchPlan:
             commands=self.commands,
             supervisor=Node if self.elastic else self.supervisor,
         )
-        folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else asked.folder
-        path = asked.path if self.path is None else self.path
-        return replace(asked, folder=folder, path=path, clock=self.clock)
+        folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else prepared.folder
+        path = prepared.path if self.path is None else self.path
+        return replace(prepared, folder=folder, path=path, clock=self.clock)
 
     def _elastic(self) -> dict[str, Any]:
         """Options for labkit.clusters.elastic.agent."""

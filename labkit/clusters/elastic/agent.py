@@ -34,7 +34,7 @@ _KEEP_ALIVE_SECONDS = 1
 _MISSED_KEEP_ALIVES = 3
 _LAST_CALL = timedelta(seconds=1)
 _ASSEMBLY = timedelta(seconds=10)
-"""How long nodes that start together wait for the slowest. On a busy machine it may take longer than the last call."""
+"""Maximum time that nodes which start together wait for the slowest. A busy machine may need more than `_LAST_CALL`."""
 
 
 def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, sock: socket.socket | None) -> None:
@@ -42,8 +42,8 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
 
     options["elastic"]: `min_nnodes`, `nnodes`, `nproc_per_node`, `max_restarts`, `run_id`; `nodes_at_start`,
     those that start together; `address`, this node's own.
-    options["master"]: of the store that all nodes share, as in labkit.clusters.local.rank; None when all nodes are on
-    this machine and share an open file.
+    options["master"]: location of the store that all nodes share, as in labkit.clusters.local.rank; None when all nodes
+    are on this machine and share an open file.
     """
     assert sock is not None
     settings = options["elastic"]
@@ -135,9 +135,9 @@ class _Agent(ObservedAgent):
 
 
 def _assemble(store: Store, nodes: int) -> None:
-    """Return when that many nodes have come here, or after `_ASSEMBLY`: a lost one must not hold up the others."""
+    """Return when `nodes` nodes have arrived here, or after `_ASSEMBLY`: a lost one must not hold up the others."""
     if store.add("labkit/nodes", 1) < nodes:
-        with contextlib.suppress(RuntimeError):  # the time is over
+        with contextlib.suppress(RuntimeError):  # the time is up
             store.wait(["labkit/assembled"], _ASSEMBLY)
     store.set("labkit/assembled", "")
 

@@ -46,7 +46,7 @@ class ElasticJobState:
     on_output: OnOutput | None
     on_state: OnState | None
     clock: Clock = time.monotonic
-    """Of limits, and of nodes that come and go at set times."""
+    """Clock of limits, and of nodes that leave and join at set times; in seconds."""
     members: list[Member] = field(default_factory=list)
     stopped: str = ""
     first_ranks: float | None = None
@@ -55,7 +55,7 @@ class ElasticJobState:
     def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._output: dict[int, OutputTail] = {}
-        self._told: State | None = None
+        self._last_state: State | None = None
         self._latest = 0
         """Number of the latest attempt."""
         self._going: list[AttemptsCollector] = []
@@ -83,11 +83,11 @@ class ElasticJobState:
         """Process data from a node. Raises `FrameError` or `ReportError` if it is malformed."""
         member.collector.feed(data)
         ended = sum(other.collector.ended_ranks(self._latest) for other in self.members)
-        if self._told is not None and self._told.phase == "running" and ended != self._told.ended:
-            self._tell(State("running", self._told.text, ended))
+        if self._last_state is not None and self._last_state.phase == "running" and ended != self._last_state.ended:
+            self._tell(State("running", self._last_state.text, ended))
 
     def over(self, member: Member, how: str = "was lost") -> None:
-        """End of a node's reports. how: what happened to it, if it did not end by itself."""
+        """Handle the end of a node's reports. how: what happened to it, if it did not end by itself."""
         if member.over:
             return
         member.over = True
@@ -106,7 +106,7 @@ class ElasticJobState:
         return reason
 
     def hopeless(self, more_to_come: bool = False) -> str:
-        """Why the present nodes wait for others in vain; empty if they do not.
+        """The reason why the present nodes wait for others in vain; empty if they do not.
 
         more_to_come: whether nodes will join.
         """
@@ -123,8 +123,8 @@ class ElasticJobState:
         if well and again and len(well) + len(again) == len(there):
             return f"{again[0].name} starts its ranks again, but those of {well[0].name} have ended well"
         if gone and len(there) < self.min_nnodes and not more_to_come:
-            left = f"{count(len(there), 'node')} {'is' if len(there) == 1 else 'are'} left"
-            return f"{', '.join(f'{one.node} {one.how}' for one in gone)}: {left}, {self.min_nnodes} are needed"
+            remaining = f"{count(len(there), 'node')} {'is' if len(there) == 1 else 'are'} left"
+            return f"{', '.join(f'{loss.node} {loss.how}' for loss in gone)}: {remaining}, {self.min_nnodes} are needed"
         return ""
 
     def give_up(self, why: str) -> None:
@@ -143,7 +143,7 @@ class ElasticJobState:
 
     def _note_attempt(self, attempt: Attempt | None) -> None:
         if attempt is None:
-            if self._told is None or self._told.phase != "restarting":
+            if self._last_state is None or self._last_state.phase != "restarting":
                 self._tell(State("restarting", f"ranks start again {why_restarted(self._reported(), self._latest)}"))
         elif attempt.number > self._latest:
             self._latest = attempt.number
@@ -154,7 +154,7 @@ class ElasticJobState:
             self._tell(State("running", f"{again}{nodes}{count(attempt.world_size, 'rank')}"))
 
     def _tell(self, state: State) -> None:
-        self._told = state
+        self._last_state = state
         if self.on_state is not None:
             self.on_state(state)
 

@@ -19,7 +19,7 @@ from labkit.clusters.forkserver.supervisor import Supervisor
 from labkit.linux import processes
 
 _PATIENCE_SECONDS = 5.0
-"""Time for ranks to end after SIGTERM, once the node itself has been told to end."""
+"""Time for ranks to end after SIGTERM, once the node itself has received one."""
 
 
 class Node(Supervisor):
@@ -38,8 +38,8 @@ class Node(Supervisor):
         if sockets:
             os.close(self._shared)
             self._shared = sockets[0]
-        asked = dataclasses.replace(self._asked, entry=agent.ENTRY, commands=False)
-        self._start(asked, self._agent, self._theirs.fileno())
+        request = dataclasses.replace(self._asked, entry=agent.ENTRY, commands=False)
+        self._start(request, self._agent, self._theirs.fileno())
         self._theirs.close()
         self._selector.register(self._agent_connection.connection, selectors.EVENT_READ, self._hear_agent)
 
@@ -60,7 +60,7 @@ class Node(Supervisor):
                 self._send({"kind": "restarting"})
 
     def _obey(self, header: dict[str, Any], payload: bytes) -> None:
-        """Handles one more request: restart the ranks of an attempt."""
+        """Handle one more request: restart the ranks of an attempt."""
         if header["kind"] != "restart":
             super()._obey(header, payload)
             return
@@ -91,9 +91,9 @@ class Node(Supervisor):
             "world_size": int(first["WORLD_SIZE"]),
         }
         together = [{**own, **common} for own, common in zip(environments, self._asked.environments, strict=False)]
-        asked = dataclasses.replace(self._asked, options=options, environments=together)
+        request = dataclasses.replace(self._asked, options=options, environments=together)
         for index in range(self._agent):
-            self._start(asked, index, None)
+            self._start(request, index, None)
         pids = [self._processes[index].pid for index in range(self._agent)]
         self._agent_connection.send({"kind": "started", "pids": pids})
 
@@ -128,7 +128,7 @@ class Node(Supervisor):
             return
 
     def _terminate(self, *_: object) -> None:
-        """As torchrun does on SIGTERM: the ranks get it too, and have time to save their state."""
+        """Pass SIGTERM on to the ranks, which then have time to save their state, as torchrun does."""
         agent = self._processes.get(self._agent)
         if agent is None or agent.status is not None or "terminated" in self._deadlines:
             super()._terminate()

@@ -14,7 +14,7 @@ from labkit.trace import Trace
 
 _JOINED = "because a node joined"
 NodeReports = Sequence[tuple[NodeLoss | None, Sequence[Attempt]]]
-"""For each node: whether it is gone, and its attempts."""
+"""Reports of each node: its loss if it is gone, and its attempts."""
 
 
 def merged(
@@ -25,11 +25,11 @@ def merged(
     stopped: str,
     last_words: Sequence[str],
 ) -> Run:
-    """notes: of ranks and agents. last_words: last output of agents that failed by themselves."""
+    """notes: notes of ranks and agents. last_words: last output of agents that failed by themselves."""
     numbers = sorted({attempt.number for _, attempts in reported for attempt in attempts})
     if not numbers:
-        said = "; ".join(words.strip().splitlines()[-1] for words in last_words if words.strip())
-        return Run((), Trace(0), wall_seconds, stopped or f"no rank was started: {said or 'no agent said why'}", ())
+        reasons = "; ".join(words.strip().splitlines()[-1] for words in last_words if words.strip())
+        return Run((), Trace(0), wall_seconds, stopped or f"no rank was started: {reasons or 'no agent said why'}", ())
     last = _of(reported, numbers[-1])
     world_size = last[0].world_size
     results = {result.rank: result for part in last for result in part.results}
@@ -45,13 +45,13 @@ def merged(
 
 
 def why_restarted(reported: NodeReports, number: int, following: int | None = None) -> str:
-    """Why the attempt of this number was not the last: `after rank 2 failed: ValueError at Cell In[3], line 5`.
+    """The reason why attempt `number` was not the last: `after rank 2 failed: ValueError at Cell In[3], line 5`.
 
     following: the number of the next one, if known.
     """
     gone = [gone for gone, attempts in reported if gone and attempts and attempts[-1].number == number]
     if gone:
-        return "after " + ", ".join(f"{one.node} {one.how}" for one in gone)
+        return "after " + ", ".join(f"{loss.node} {loss.how}" for loss in gone)
     parts = _of(reported, number)
     # agents notice a joining node one after the other: ranks that stop first make those of other nodes fail
     if following is not None and _has_joined(reported, number, following):

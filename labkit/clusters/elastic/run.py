@@ -96,7 +96,7 @@ class _Nodes:
     nodes: list[_Node] = field(default_factory=list)
 
     def __enter__(self) -> _Nodes:
-        # every node has it open; it has no name, and ends with them
+        # every node has this file open; it has no name, and disappears with them
         self.shared = os.memfd_create("rendezvous")
         self.began = self.state.clock()
         self.changes = sorted(
@@ -130,7 +130,7 @@ class _Nodes:
             "run_id": f"local-{os.getpid()}-{self.shared}",
             "address": "127.0.0.1",
         }
-        asked = self.forkserver.prepare(
+        request = self.forkserver.prepare(
             local_rank.ENTRY,
             self.job,
             options={**self.options, "elastic": elastic},
@@ -140,8 +140,8 @@ class _Nodes:
             timeout=None if self.timeout is None else max(0.1, self.timeout - (self.state.clock() - self.began)),
             supervisor=Node,
         )
-        shared = open(os.dup(self.shared), "rb")  # noqa: SIM115  # it is closed by what follows
-        session = self.forkserver.open(asked, [shared])
+        shared = open(os.dup(self.shared), "rb")  # noqa: SIM115  # `open` below closes it
+        session = self.forkserver.open(request, [shared])
         self.nodes.append(_Node(place, session, self.state.join(f"node {len(self.nodes)}")))
 
     def lose(self) -> None:

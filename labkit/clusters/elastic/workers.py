@@ -57,7 +57,7 @@ class ForkedWorkers(Workers):
         self._attempt = attempt
         self._pids: dict[int, int] = {}
         self._ended: dict[int, int] = {}
-        """By local rank: exit code, or minus the signal's number."""
+        """Exit code, or minus the signal's number, by local rank."""
         self._abandoned = False
         """Whether the client knows that these ranks wait in vain."""
 

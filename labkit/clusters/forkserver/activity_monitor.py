@@ -35,13 +35,13 @@ class ActivityMonitor:
         self._seconds = seconds
         self._counts: dict[int, tuple[int, int]] = {}
         self._used: dict[int, tuple[float, int]] = {}
-        """By process: seconds of CPU time, bytes read and written."""
+        """Seconds of CPU time, and bytes read and written, by process."""
         self._last_look = self._last_sign = clock()
-        self._told = False
+        self._reported_quiet = False
 
     @property
     def next_look(self) -> float | None:
-        """When to call `look` next, on the clock."""
+        """Time of the next call of `look`, on the clock."""
         return None if self._seconds is None else self._last_look + min(self._seconds / _LOOKS, _LONGEST_SECONDS)
 
     def broken(self) -> None:
@@ -57,9 +57,9 @@ class ActivityMonitor:
             self._last_sign = now
         self._last_look = now
         quiet = now - self._last_sign >= self._seconds
-        if quiet == self._told:
+        if quiet == self._reported_quiet:
             return ""
-        self._told = quiet
+        self._reported_quiet = quiet
         return "quiet" if quiet else "active"
 
     def _is_alive(self, running: Mapping[int, int], elapsed: float) -> bool:

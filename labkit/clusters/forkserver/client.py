@@ -91,7 +91,7 @@ class ForkServer:
     def expect(self, entry: Entry, count: int) -> None:
         """Have `count` processes for runs of `entry` forked ahead whenever it is idle; see spares.py.
 
-        Does nothing where the environment is fixed: what is judged there must not reach what waits for the next run.
+        Does nothing where the environment is fixed: judged code must not reach processes that wait for the next run.
         """
         if self._environment is None:
             with held():
@@ -196,7 +196,7 @@ class ForkServer:
         connected = self._connect(asked)
         if connected is None:
             return None
-        connection, told = connected
+        connection, notices = connected
 
         def ended(properly: bool) -> None:
             self._connections.discard(connection)
@@ -219,7 +219,7 @@ class ForkServer:
             raise
         if not first:
             session.close()
-            if refusal := _refusal(told):
+            if refusal := _refusal(notices):
                 raise ForkServerDied(f"the process that starts the ranks could not import what they need: {refusal}")
             return None
         # the processes have their copies: the other end must see the end of a process at once
@@ -228,18 +228,18 @@ class ForkServer:
         return Session(connection, first, ended, self.patience, self.clock)
 
     def _connect(self, asked: request.Request) -> tuple[socket.socket, socket.socket] | None:
-        """A connection to a new supervisor, and that on which the forkserver tells of it; None if it is dead."""
+        """A connection to a new supervisor, and one for the forkserver's reports on it; None if the latter is dead."""
         ours, theirs = socket.socketpair()
         self._connections.add(ours)
         try:
             with theirs:
-                asked_for = _supervisor(asked.entry, asked.early_imports, asked.spares)
-                told = self.server.ask(asked_for, [theirs.fileno()])
+                supervisor = _supervisor(asked.entry, asked.early_imports, asked.spares)
+                notices = self.server.ask(supervisor, [theirs.fileno()])
         except NoForkServer:
             self._connections.discard(ours)
             ours.close()
             return None
-        return ours, told
+        return ours, notices
 
     def close(self) -> None:
         """End it, and every run that is under way."""
@@ -257,11 +257,11 @@ class ForkServer:
         self.server.forget_after_fork()
 
 
-def _refusal(told: socket.socket) -> str:
+def _refusal(notices: socket.socket) -> str:
     """Why the forkserver has not forked a supervisor; empty if it has, or has ended itself."""
-    told.setblocking(False)
+    notices.setblocking(False)
     try:
-        answer, _ = datagrams.receive(told)
+        answer, _ = datagrams.receive(notices)
     except OSError:
         return ""
     return str((answer or {}).get("error", ""))

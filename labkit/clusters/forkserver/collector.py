@@ -21,7 +21,7 @@ KEPT_OUTPUT_CHARACTERS = 10_000_000
 _MAX_OUTER_BYTES = 16 << 20
 _MAX_NOTES = 20
 _MAX_TRACES = 1_000
-"""Maximum per process and cell: a process reports one trace each time that its ranks are started."""
+"""Maximum number of traces per process and cell: a process reports one each time that its ranks are started."""
 _MAX_THREADS = 10_000
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 """Signals at which a process writes its stacks, that of the thread concerned first."""
@@ -233,9 +233,9 @@ class Collector:
     def _rank_result(self, process: int, rank: int, wall_seconds: float) -> RankResult:
         output = self._output[rank].text()
         if rank in self._results:
-            found = self._results[rank]
+            result = self._results[rank]
             return RankResult(
-                rank, found.value, found.arguments, found.returned_argument, output, found.error, found.exit
+                rank, result.value, result.arguments, result.returned_argument, output, result.error, result.exit
             )
         exit_code = self._exits.get(process)
         error = None
@@ -283,7 +283,7 @@ class Collector:
         return threads[0] if threads else None
 
     def _crashed_rank(self, process: int) -> int | None:
-        """Of the ranks that share a process, the one whose thread crashed; None if it was no rank's."""
+        """The rank whose thread crashed, among those that share a process; None if it was no rank's."""
         stacks = self._places[process].threads if process in self._places else ()
         crashed = next((stack.identifier for stack in stacks if stack.current), None)
         return self._threads.get((process, crashed)) if crashed is not None else None

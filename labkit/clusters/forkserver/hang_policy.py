@@ -17,7 +17,7 @@ class HangPolicy:
         self._job = job
         self._collectors = collectors
         self._on_state = on_state
-        self._told = False
+        self._reported_hang = False
 
     def look(self) -> str:
         """The reason to stop the run, for `Run.stopped`, or an empty string.
@@ -26,12 +26,12 @@ class HangPolicy:
         """
         going = [collector for collector in self._collectors if not collector.ended]
         quiet = bool(going) and all(collector.quiet for collector in going)
-        if quiet == self._told:
+        if quiet == self._reported_hang:
             return ""
         statuses = [status for collector in self._collectors for status in collector.statuses()]
         if quiet and not hangs.is_hang(statuses):
             return ""
-        self._told = quiet
+        self._reported_hang = quiet
         reason = f"hang: no output and no progress for {self._job.hang_timeout:g} s"
         if quiet and self._job.on_hang == "stop":
             return reason

@@ -1,7 +1,7 @@
 """Becomes the forkserver: run as a file, so that this code runs before torch is imported.
 
-The import takes seconds, during which the client is not listened to. If the client ends meanwhile, the kernel ends this
-process.
+The import takes seconds, during which it does not listen to the client. If the client ends meanwhile, the kernel ends
+this process.
 """
 
 import gc

@@ -31,7 +31,7 @@ class ThreadTimes:
 
     running: float
     waiting: float
-    """Ready to run, without a core; only waits that have ended."""
+    """Seconds ready to run, without a core; only waits that have ended."""
     queued: bool = False
     """Whether it is ready to run and neither figure has changed since the last reading: it has waited all the time."""
 
@@ -67,7 +67,7 @@ class LoadClock:
         self._others = deque([(self._read, kernel.busy_seconds())], maxlen=_READINGS)
         """Time of each reading, and CPU seconds of other programs until then, except for a constant."""
         self._queued: dict[int, float] = {}
-        """By thread with an unfinished wait: seconds of it that are already counted."""
+        """Seconds of each unfinished wait that are already counted, by thread."""
 
     def seconds(self) -> float:
         """Seconds since the clock was created."""
@@ -130,7 +130,7 @@ class Interval:
 
 
 class LinuxKernel:
-    """Figures from /proc. If the kernel keeps none of waiting threads, the clock is an ordinary one."""
+    """Figures from /proc. If the kernel does not time waiting threads, the clock is an ordinary one."""
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         """pids: returns the present processes of the clock."""
@@ -143,7 +143,7 @@ class LinuxKernel:
         return time.monotonic()
 
     def threads(self) -> dict[int, ThreadTimes]:
-        found, figures = {}, {}
+        times, figures = {}, {}
         for pid in self._pids():
             try:
                 numbers = proc.threads(pid)
@@ -156,9 +156,9 @@ class LinuxKernel:
                     running, waiting, _ = map(int, text.split())
                     # the kernel adds a wait only when it has ended
                     queued = text == self._figures.get(number) and proc.stat(thread)[0] == b"R"
-                    found[number] = ThreadTimes(running / 1e9, waiting / 1e9, queued)
+                    times[number] = ThreadTimes(running / 1e9, waiting / 1e9, queued)
         self._figures = figures
-        return found
+        return times
 
     def busy_seconds(self) -> float:
         total = 0

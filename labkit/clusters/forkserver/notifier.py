@@ -1,4 +1,4 @@
-"""The notifier of a run's progress: that its processes have been started, and how many ranks have ended."""
+"""Reports a run's progress: that its processes have been started, and how many ranks have ended."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class StateNotifier:
     def __init__(self, collectors: Sequence[Collector], on_state: OnState | None) -> None:
         self._collectors = collectors
         self._on_state = on_state
-        self._told = -1
+        self._last_reported = -1
 
     def look(self) -> None:
         """Report when all nodes have started their processes, and whenever another rank has ended."""
         if self._on_state is None:
             return
         ended = sum(collector.how_many_ended for collector in self._collectors)
-        if ended != self._told and all(collector.started for collector in self._collectors):
-            self._told = ended
+        if ended != self._last_reported and all(collector.started for collector in self._collectors):
+            self._last_reported = ended
             self._on_state(State("running", ended=ended))

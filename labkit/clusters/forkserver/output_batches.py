@@ -10,7 +10,7 @@ from time import monotonic, sleep  # as they are before virtual clocks replace t
 from labkit.linux.clock import Clock
 
 _PAUSE_SECONDS = 0.01
-"""Text that comes sooner than this after other text waits for more of it, about this long."""
+"""Minimum time between two batches: text that arrives sooner waits about this long, for more to come."""
 _MAX_CHARACTERS = 1 << 15
 
 
@@ -24,7 +24,7 @@ class OutputBatches:
         self._kept: list[tuple[int, str, list[str]]] = []
         self._characters = 0
         self._passed_on = 0.0
-        """When text was last passed on."""
+        """Time at which text was last passed on."""
         self._timer: threading.Thread | None = None
         self._forked = False
         os.register_at_fork(after_in_child=self._has_forked)

@@ -75,7 +75,7 @@ class Slot:
         *,
         spins: bool = False,
     ) -> int:
-        """Record the begin of an operation. Returns the number to pass to `wait` and `end`.
+        """Record the beginning of an operation. Returns the number to pass to `wait` and `end`.
 
         spins: this rank's CPU time during the operation is no sign of activity: a thread that waits for a GPU takes a
             whole core. Its end must then be recorded within about a second, whether it is waited for or not.
@@ -151,7 +151,7 @@ class Board:
         """All recorded operations with their state, oldest first."""
         memory, now = self._of(index), time.monotonic()
         groups = _groups(memory)
-        found = []
+        entries = []
         for i in range(MOST_UNDER_WAY):
             began, group, sequence, peer, tag, nbytes, spins, name, line, kind, state = _ENTRY.unpack_from(
                 memory, _FIRST_ENTRY + i * _ENTRY.size
@@ -171,8 +171,8 @@ class Board:
                 waited_for=state == _WAITED_FOR,
                 spins=bool(spins),
             )
-            found.append((operation, state))
-        return sorted(found, key=lambda entry: -entry[0].seconds)
+            entries.append((operation, state))
+        return sorted(entries, key=lambda entry: -entry[0].seconds)
 
     def _of(self, index: int) -> memoryview:
         return self._memory[index * _SLOT_BYTES : (index + 1) * _SLOT_BYTES]
@@ -185,14 +185,14 @@ def private_slot() -> Slot:
 
 def _groups(memory: memoryview) -> list[tuple[str, tuple[int, ...]]]:
     used = min(_HEADER.unpack_from(memory)[2], _GROUPS_BYTES)
-    found = []
+    groups = []
     for text in bytes(memory[_FIRST_GROUP : _FIRST_GROUP + used]).splitlines():
         try:
             name, ranks = json.loads(text)
-            found.append((str(name), tuple(int(rank) for rank in ranks)))
+            groups.append((str(name), tuple(int(rank) for rank in ranks)))
         except (ValueError, TypeError, RecursionError):  # a learner's program may write here
-            found.append(("", ()))
-    return found
+            groups.append(("", ()))
+    return groups
 
 
 def _text(data: bytes) -> str:

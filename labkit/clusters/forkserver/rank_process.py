@@ -54,7 +54,7 @@ class Descriptors:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a process needs to begin."""
+    """Data that a process needs to begin."""
 
     request: Request
     index: int
@@ -104,7 +104,7 @@ class ProcessReporter:
         self.hosted_by(rank, threading.get_ident())
 
     def hosted_by(self, rank: int, thread: int) -> None:
-        """As `hosts`, for a rank in that thread of another process, whose stacks this one tells."""
+        """As `hosts`, for a rank in that thread of another process, whose stacks this one reports."""
         self._write(reports.thread_frame(rank, thread))
 
     def _write(self, data: bytes) -> None:
@@ -118,7 +118,7 @@ _shared_file = -1
 _commands = -1
 _stacks = -1
 _STACKS_SECONDS, _STACKS_PAUSE = 0.8, 0.05
-"""Time for all of several processes to write their stacks, and without writing by which they are taken as written."""
+"""Time for several processes to write their stacks, and time without writing after which they count as written."""
 _began = 0.0
 _slot = private_slot()
 
@@ -144,14 +144,14 @@ def tell_stacks() -> None:
 
 
 def write_stacks_into(descriptor: int) -> None:
-    """As `tell_stacks`, into a file of this process's own, for one that has forked it and calls `tell_stacks_of`."""
+    """Like `tell_stacks`, but into a file of its own, for a parent process that calls `tell_stacks_of`."""
     faulthandler.enable(descriptor)
     faulthandler.unregister(signal.SIGUSR1)  # else it would not replace the handler of `tell_stacks_of`
     faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True)
 
 
 def tell_stacks_of(processes: Callable[[], Mapping[int, int]], clock: Clock = time.monotonic) -> None:
-    """As `tell_stacks`, those of processes that this one has forked: by PID, the file into which each writes them."""
+    """Like `tell_stacks`, for forked processes. processes: returns the file into which each one writes, by PID."""
 
     def tell(*_: object) -> None:
         files = processes()
@@ -217,7 +217,7 @@ def _received(pipe: int | None) -> Beginning:
 
 
 def _set_up(descriptors: Descriptors, own: Slot) -> None:
-    """Be a process apart from its supervisor, whatever it will run."""
+    """Separate this process from its supervisor, whatever it will run."""
     global _shared_file, _commands, _slot, _stacks
     _shared_file, _slot = descriptors.shared, own
     _commands = -1 if descriptors.commands is None else descriptors.commands

@@ -95,19 +95,19 @@ def read_trace(payload: bytes, world_size: int) -> Trace:
 def _error(data: Any) -> RankError:
     if not isinstance(data, dict):
         raise ReportError("an error of the wrong form")
-    found = data.get("frames"), data.get("locals"), data.get("time")
-    if not (isinstance(found[0], tuple) and isinstance(found[1], tuple) and type(found[2]) is float):
+    parts = data.get("frames"), data.get("locals"), data.get("time")
+    if not (isinstance(parts[0], tuple) and isinstance(parts[1], tuple) and type(parts[2]) is float):
         raise ReportError("an error of the wrong form")
-    if not math.isfinite(found[2]):
+    if not math.isfinite(parts[2]):
         raise ReportError("an error at a time that is no number")
     return RankError(
         type=_text(data.get("type"))[:200],
         message=_text(data.get("message")),
-        frames=tuple(learner_frame(row) for row in found[0][:_MAX_FRAMES]),
+        frames=tuple(learner_frame(row) for row in parts[0][:_MAX_FRAMES]),
         traceback=_text(data.get("traceback")),
-        time=found[2],
+        time=parts[2],
         consequence=data.get("consequence") is True,
-        locals=tuple((_text(name), _text(shown)) for name, shown in _pairs(found[1][:_MAX_LOCALS])),
+        locals=tuple((_text(name), _text(shown)) for name, shown in _pairs(parts[1][:_MAX_LOCALS])),
     )
 
 
@@ -166,10 +166,10 @@ def place_of(threads: Sequence[ThreadStack], under_way: Sequence[PendingOperatio
 
 def read_place(payload: bytes) -> ProcessLocation:
     """The inverse of `place_of`; raises `ReportError`."""
-    found = _guarded(lambda: json.loads(payload))
-    if not isinstance(found, list) or len(found) != 2:
+    content = _guarded(lambda: json.loads(payload))
+    if not isinstance(content, list) or len(content) != 2:
         raise ReportError("a place of the wrong form")
-    threads, under_way = (_list(part) for part in found)
+    threads, under_way = (_list(part) for part in content)
     return ProcessLocation(tuple(map(_thread, threads)), tuple(map(_operation, under_way)))
 
 

@@ -20,7 +20,7 @@ from labkit.transport import descriptors, pickled
 
 
 class RunSupervisor(Protocol):
-    """What watches over the processes of a run, in a process of its own."""
+    """Supervisor of a run's processes, in a process of its own."""
 
     def serve(self, sockets: list[int]) -> None:
         """Start the processes, and return when all have ended. sockets: descriptors, one for each process, or none."""
@@ -69,7 +69,7 @@ def _programs(job: Job) -> list[bytes]:
     """The job's own code, and the shipped modules that it names: a notebook ships the modules of all exercises."""
     programs = [(job.source or "").encode(), job.function or b""]
     others = {name.rpartition("/")[2].encode(): text.encode() for name, text in job.modules.items()}
-    for program in programs:  # which grows
+    for program in programs:  # the list grows meanwhile
         used = [name for name in others if re.search(rb"\b%b\b" % re.escape(name), program)]
         programs += [others.pop(name) for name in used]
     return programs

@@ -47,7 +47,7 @@ def serve(
 
 
 def idle_work(import_early: bool) -> Iterator[None]:
-    """What makes later runs start faster. import_early: import `early_imports`, too, which hold 70 MB."""
+    """Make later runs start faster, in steps. import_early: also import `early_imports`, which hold 70 MB."""
     if import_early:
         yield from early_imports.load()
     share()

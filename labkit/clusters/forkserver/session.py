@@ -81,7 +81,7 @@ class Session:
                 self.connection.close()
 
     def _stop(self, silence: float | None = None) -> bool:
-        """Wait for the supervisor's end, for at most `silence` seconds if it sends nothing. Whether it has ended."""
+        """Wait for the supervisor to end, for at most `silence` seconds if it sends nothing. Returns whether it did."""
         began = self._clock()
         limit = began + (self._patience if silence is None else silence)
         try:

@@ -21,13 +21,13 @@ _ANSWER_SECONDS = 1.0
 
 def request(running: Iterable[ChildProcess], tell: Callable[[ChildProcess], None], clock: Clock) -> None:
     """Request the stacks of every process in `running`, and call `tell` for each."""
-    asked = list(running)
+    processes = list(running)
     # a process that has not set its handler yet, or has just ended, has nothing to report
-    able = {p.index for p in asked if proc.catches(p.pid, signal.SIGUSR1)}
-    for process in asked:
+    able = {p.index for p in processes if proc.catches(p.pid, signal.SIGUSR1)}
+    for process in processes:
         os.kill(process.pid, signal.SIGUSR1)
     limit = clock() + _ANSWER_SECONDS
-    for process in asked:
+    for process in processes:
         seen = -1
         while (
             process.index in able
@@ -49,7 +49,7 @@ def location(process: ChildProcess, board: progress.Board, job: Job) -> bytes:
     process.told_stacks += len(written)
     dump = written.decode(errors="replace")
     # a fork keeps the identifier of its only thread
-    found = sorted(threads(dump, job), key=lambda thread: thread.identifier != threading.get_ident())
+    stacks = sorted(threads(dump, job), key=lambda thread: thread.identifier != threading.get_ident())
     if process.status is not None:
-        found.sort(key=lambda thread: not thread.current)
-    return reports.place_of(found, board.under_way(process.index))
+        stacks.sort(key=lambda thread: not thread.current)
+    return reports.place_of(stacks, board.under_way(process.index))

@@ -17,7 +17,7 @@ _WAITERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
-"""How faulthandler writes a character that is not ASCII, in names of files and of functions."""
+"""Escape sequence that faulthandler writes for a character that is not ASCII, in names of files and functions."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ThreadStack:
 def threads(dump: str, job: Job) -> list[ThreadStack]:
     """The threads in a dump that run the learner's code."""
     sources = _sources(job)
-    found: dict[int, list[Frame]] = {}
+    by_thread: dict[int, list[Frame]] = {}
     innermost: dict[int, str] = {}
     thread = current = 0
     for line in map(_unescaped, dump.splitlines()):
@@ -49,15 +49,15 @@ def threads(dump: str, job: Job) -> list[ThreadStack]:
                 number = int(frame[2])
                 source = sources.get(frame[1], [])
                 text = source[number - 1].strip() if 0 < number <= len(source) else ""
-                found.setdefault(thread, []).insert(0, (frame[1], number, frame[3], text))
+                by_thread.setdefault(thread, []).insert(0, (frame[1], number, frame[3], text))
     return [
         ThreadStack(thread, tuple(frames), innermost[thread].startswith(_WAITERS), thread == current)
-        for thread, frames in found.items()
+        for thread, frames in by_thread.items()
     ]
 
 
 def _unescaped(line: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[found.lastindex or 0], 16)), line)
+    return _ESCAPE.sub(lambda match: chr(int(match[match.lastindex or 0], 16)), line)
 
 
 def _sources(job: Job) -> dict[str, list[str]]:

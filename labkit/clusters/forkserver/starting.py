@@ -26,7 +26,7 @@ _LAUNCH = Path(__file__).parent / "launch.py"
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 NAME = "rank forkserver"
-"""Of a forked one, as `ps` shows it."""
+"""Name of a forked forkserver, as `ps` shows it."""
 
 
 def launch(
@@ -39,8 +39,8 @@ def launch(
     if not command_prefix and environment is None and ADDRESS in os.environ:
         with contextlib.suppress(NoForkServer, ValueError):
             own = {**os.environ, **_SINGLE_THREADED}
-            asked = Request(_be_forked, None, own, os.getcwd(), NAME, prints=True)
-            return fork(asked, [errors.fileno(), control.fileno()], os.environ[ADDRESS])
+            request = Request(_be_forked, None, own, os.getcwd(), NAME, prints=True)
+            return fork(request, [errors.fileno(), control.fileno()], os.environ[ADDRESS])
     # -P: a learner's file called random.py must not shadow the library's
     python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
     return subprocess.Popen(
@@ -79,5 +79,5 @@ def begin() -> None:
 def taken() -> Begun | None:
     """The process that `begin` has started in this process; None if there is none, or if it has been taken."""
     global _begun
-    found, _begun = _begun, None
-    return found if _begun_by == os.getpid() else None
+    process, _begun = _begun, None
+    return process if _begun_by == os.getpid() else None

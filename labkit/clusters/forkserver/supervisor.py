@@ -121,7 +121,7 @@ class Supervisor(Relay):
             return True
 
     def _tell_to_end(self, wake_up: int) -> None:
-        """As torchrun does when a rank has failed: the others get SIGTERM, and time to save their state."""
+        """Send SIGTERM to the others and give them time to save their state, as torchrun does when a rank fails."""
         self._told_to_end = True
         running = [p for p in self._processes.values() if p.status is None]
         for process in running:
@@ -169,7 +169,7 @@ class Supervisor(Relay):
             self._send({"kind": change})
 
     def _obey(self, header: dict[str, Any], payload: bytes) -> None:
-        """The client's requests: `input` and `interrupt` for one process, `stacks` and `end` for all.
+        """Carry out the client's requests: `input` and `interrupt` for one process, `stacks` and `end` for all.
 
         `limit` sets the seconds from now after which all are stopped; None: never.
         """
@@ -230,7 +230,7 @@ class Supervisor(Relay):
         )
 
     def _own_status(self, status: int) -> int | None:
-        """None for a process that was stopped, as that is not its fault."""
+        """The status; None for a process that was stopped, as that is not its fault."""
         stopped = self._told_to_end and status in (-signal.SIGTERM, -signal.SIGKILL)
         return None if stopped else status
 

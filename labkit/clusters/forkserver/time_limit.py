@@ -18,7 +18,7 @@ class TimeLimit:
         self._clock = clock
         self._at = None if timeout is None else clock() + timeout
         self._patience = patience
-        self._told = False
+        self._notified = False
 
     @property
     def wait(self) -> float | None:
@@ -38,9 +38,9 @@ class TimeLimit:
         """Notify the supervisors on a timeout. Returns the reason to stop waiting for them, or an empty string."""
         if self._at is None or not self.is_over:
             return ""
-        if self._told:
+        if self._notified:
             return NO_ANSWER
-        self._told = True
+        self._notified = True
         self._at += self._patience
         for session in sessions:
             with contextlib.suppress(OSError):  # it has ended

@@ -106,11 +106,11 @@ class Api:
 
     def may(self, verb: str, group: str, plural: str) -> bool:
         """Whether the cluster allows this user that action here. No answer counts as no."""
-        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": plural}
+        attributes = {"namespace": self.namespace, "verb": verb, "group": group, "resource": plural}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": attributes},
         }
         try:
             answer = self._ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
@@ -163,7 +163,7 @@ class Api:
                 retries=False,
             )
             if method == "GET" and (response.status >= 500 or response.status == 429):
-                raise ApiUnreachable(f"the Kubernetes API at {self.address} is not well: {_said(response.data)}")
+                raise ApiUnreachable(f"the Kubernetes API at {self.address} is not well: {_message(response.data)}")
             if response.status >= 400:
                 raise _refusal(response.status, response.data, self.namespace)
         except HTTPError as error:
@@ -216,23 +216,23 @@ def _configure(context: str | None) -> tuple[Any, str]:
 
 def _refusal(status: int, body: bytes, namespace: str) -> ApiRefused:
     """An error answer, for people."""
-    said = _said(body) or f"HTTP {status}"
+    reason = _message(body) or f"HTTP {status}"
     if status == 404:
-        return _NotFound(f"the cluster knows no such thing: {said}", status)
+        return _NotFound(f"the cluster knows no such thing: {reason}", status)
     if status == 401:
-        return ApiRefused(f"the cluster does not know you: {said}. Log in again, or ask for a new kubeconfig", status)
-    if status == 403 and "exceeded quota" in said:
-        return ApiRefused(f"{said}. Ask for fewer nodes or GPUs, or wait until other runs have ended", status)
-    if status == 403 and "cannot" in said:
+        return ApiRefused(f"the cluster does not know you: {reason}. Log in again, or ask for a new kubeconfig", status)
+    if status == 403 and "exceeded quota" in reason:
+        return ApiRefused(f"{reason}. Ask for fewer nodes or GPUs, or wait until other runs have ended", status)
+    if status == 403 and "cannot" in reason:
         return ApiRefused(
-            f"you may not do that in namespace {namespace!r}: {said}. Another --namespace? Else show this to whoever "
+            f"you may not do that in namespace {namespace!r}: {reason}. Another --namespace? Else show this to whoever "
             "runs the cluster: docs/kubernetes.md has the role that is needed",
             status,
         )
-    return ApiRefused(f"the cluster refuses: {said}", status)
+    return ApiRefused(f"the cluster refuses: {reason}", status)
 
 
-def _said(body: bytes) -> str:
+def _message(body: bytes) -> str:
     try:
         answer = json.loads(body)
         return str(answer.get("message") or answer)

@@ -29,7 +29,7 @@ IMAGE_VARIABLE = "LABKIT_IMAGE"
 _TIMEOUT_SECONDS = 3600.0
 _SILENCE_SECONDS = 600.0
 _PORTS = range(20_000, 30_000)
-"""Below the ports that systems assign themselves. Pods that share a node's network must not use the same one."""
+"""Ports below those that systems assign themselves. Pods that share a node's network must not use the same one."""
 Objects = Literal["auto", "job", "trainjob"]
 
 
@@ -159,10 +159,10 @@ class KubernetesCluster:
         """The format of TrainJobs here; None for plain Jobs."""
         if self.objects == "job":
             return None
-        found, why_not = trainjob.available(self._api, self.shape.pod_template)
-        if found is None and self.objects == "trainjob":
+        patching, why_not = trainjob.available(self._api, self.shape.pod_template)
+        if patching is None and self.objects == "trainjob":
             raise KubernetesError(f"a TrainJob cannot be used: {why_not}")
-        return found
+        return patching
 
     def _sweep(self, api: Api) -> None:
         """Once: delete objects of kernels that were killed."""
@@ -237,14 +237,14 @@ def kubernetes(
     return KubernetesCluster(shape, namespace, context, objects, float(timeout), float(silence), backend)
 
 
-def _ranks_per_node(asked: GpusOrCores, gpus: int, cpus: str) -> int:
+def _ranks_per_node(nproc_per_node: GpusOrCores, gpus: int, cpus: str) -> int:
     """torchrun's words as a number."""
-    if asked == "gpu" and not gpus:
+    if nproc_per_node == "gpu" and not gpus:
         raise InvalidJob("nproc_per_node=gpu: say how many GPUs a pod has, with --gpus-per-node")
-    if asked != "cpu" and gpus:
+    if nproc_per_node != "cpu" and gpus:
         return gpus
     if not cpus:
-        raise InvalidJob(f"nproc_per_node={asked}: say how many cores a pod has, with --cpus")
+        raise InvalidJob(f"nproc_per_node={nproc_per_node}: say how many cores a pod has, with --cpus")
     return max(1, int(float(cpus.removesuffix("m")) / (1000 if cpus.endswith("m") else 1)))
 
 
@@ -266,5 +266,5 @@ def _dns_label(name: str) -> str:
     return label if label[:1].isalpha() else f"job-{label}".rstrip("-")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number > 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"

@@ -134,12 +134,12 @@ class Follower:
             try:
                 answer = self._api.get(path, labelSelector=self._selector)
                 patience.is_well()
-                found = {pod["metadata"]["uid"]: pod for pod in answer["items"]}
-                for uid in known.keys() - found.keys():
+                present = {pod["metadata"]["uid"]: pod for pod in answer["items"]}
+                for uid in known.keys() - present.keys():
                     self._tell(PodChange(_gone(known[uid])))
-                for pod in found.values():
+                for pod in present.values():
                     self._tell(PodChange(pod))
-                known = found
+                known = present
                 self._watch(path, answer["metadata"]["resourceVersion"], known)
             except ApiUnreachable as error:
                 patience.is_tried(error)
@@ -233,8 +233,8 @@ class Follower:
 
 def _number(line: bytes) -> int:
     """The number of an agent's line; -1 if it has none."""
-    found = _NUMBER.search(line, 0, 4096)
-    return int(found[1]) if found and line.startswith(b'{"kind": ') else -1
+    match = _NUMBER.search(line, 0, 4096)
+    return int(match[1]) if match and line.startswith(b'{"kind": ') else -1
 
 
 class _Patience:
@@ -243,7 +243,7 @@ class _Patience:
     def __init__(self, tell: Callable[[Happening], None]) -> None:
         self._tell = tell
         self._since: float | None = None
-        self._told = False
+        self._reported = False
 
     def is_tried(self, error: ApiUnreachable) -> None:
         """Raises `error` if it has lasted too long."""
@@ -252,14 +252,14 @@ class _Patience:
             self._since = now
         elif now - self._since > _PATIENCE_SECONDS:
             raise error
-        elif not self._told:  # a stream that breaks once is not reported
-            self._told = True
+        elif not self._reported:  # a stream that breaks once is not reported
+            self._reported = True
             self._tell(ApiTrouble(str(error)))
 
     def is_well(self) -> None:
-        if self._told:
+        if self._reported:
             self._tell(ApiTrouble(""))
-        self._since, self._told = None, False
+        self._since, self._reported = None, False
 
 
 def _gone(pod: Mapping[str, Any]) -> Object:

@@ -18,9 +18,9 @@ def _examine() -> Finding:
         return Finding(State.MISSING, str(error), "not needed on a laptop")
     seen = f"{version} at {api.address}, namespace {api.namespace}"
     missing = [
-        what
-        for what in ("jobs", "services", "secrets")
-        if not api.may("create", "batch" if what == "jobs" else "", what)
+        resource
+        for resource in ("jobs", "services", "secrets")
+        if not api.may("create", "batch" if resource == "jobs" else "", resource)
     ]
     if missing:
         return Finding(

@@ -54,12 +54,12 @@ class Shape:
     nproc_per_node: int
     gpus_per_node: int = 0
     cpus: str = ""
-    """Per node, in Kubernetes' format: `8`, `500m`."""
+    """CPUs per node, in Kubernetes' format: `8`, `500m`."""
     memory: str = ""
-    """Per node: `64Gi`."""
+    """Memory per node: `64Gi`."""
     service_account: str = ""
     pod_template: Mapping[str, Any] = field(default_factory=dict)
-    """Merged over the rendered pod template; see `overlaid`."""
+    """Template that is merged over the rendered pod template; see `overlaid`."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,8 @@ def command(silence: float) -> list[str]:
 def resources(shape: Shape) -> Object:
     """Limits; Kubernetes derives the requests from them. Nothing set: the namespace's defaults."""
     limits = {"cpu": shape.cpus, "memory": shape.memory, "nvidia.com/gpu": str(shape.gpus_per_node or "")}
-    given = {name: value for name, value in limits.items() if value}
-    return {"limits": given, "requests": dict(given)} if given else {}
+    chosen = {name: value for name, value in limits.items() if value}
+    return {"limits": chosen, "requests": dict(chosen)} if chosen else {}
 
 
 def volumes(names: Names) -> list[Object]:

@@ -32,7 +32,7 @@ _EXIT_SILENT = 75
 
 
 def main(folder: Path, silence: float, clock: Callable[[], float] = time.monotonic) -> None:
-    """Run as this pod's node until its run has ended. clock: by which the notebook is silent, in seconds."""
+    """Run as this pod's node until its run has ended. clock: measures the notebook's silence, in seconds."""
     # the first process of a container has to handle SIGTERM to be ended by it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     node = int(os.environ[NODE_VARIABLE])

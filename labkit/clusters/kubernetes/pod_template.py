@@ -1,4 +1,4 @@
-"""What is merged over the template of a run's pods."""
+"""The user's template, which is merged over that of a run's pods."""
 
 from __future__ import annotations
 

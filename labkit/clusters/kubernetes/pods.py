@@ -34,13 +34,13 @@ def node_of(pod: Object) -> int | None:
 
 def phase(pod: Object) -> Phase:
     """Phase of a pod. One that is being deleted but has not ended counts as failed."""
-    said = str(pod.get("status", {}).get("phase", "Pending")).lower()
-    if said in ("succeeded", "failed"):
-        return "succeeded" if said == "succeeded" else "failed"
-    if said == "unknown" or pod["metadata"].get("deletionTimestamp"):
+    reported = str(pod.get("status", {}).get("phase", "Pending")).lower()
+    if reported in ("succeeded", "failed"):
+        return "succeeded" if reported == "succeeded" else "failed"
+    if reported == "unknown" or pod["metadata"].get("deletionTimestamp"):
         return "failed"
     state = _container(pod).get("state", {})
-    return "running" if said == "running" and ("running" in state or "terminated" in state) else "pending"
+    return "running" if reported == "running" and ("running" in state or "terminated" in state) else "pending"
 
 
 def why_pending(pod: Object) -> str:
@@ -114,17 +114,17 @@ def summary(pods: Iterable[Object], nnodes: int) -> str:
 def refusal(events: Iterable[Mapping[str, Any]]) -> str:
     """Why the cluster creates no pods of a Job, from the Job's events, and what to try; empty if nothing is wrong."""
     for event in events:
-        said = str(event.get("message", ""))
+        message = str(event.get("message", ""))
         # other failures are temporary: the Job retries
-        if event.get("reason") != "FailedCreate" or not any(word in said for word in _REFUSED):
+        if event.get("reason") != "FailedCreate" or not any(word in message for word in _REFUSED):
             continue
-        if "exceeded quota" in said:
-            return f"{said}. Ask for fewer nodes or GPUs, or wait until other runs have ended"
-        if "failed quota" in said or "must specify" in said:
-            return f"{said}. Say how much a node needs: --cpus 4 --memory 16Gi"
-        if "violates PodSecurity" in said:
-            return f"{said}. Show this to whoever runs the cluster: docs/kubernetes.md says what the pods are given"
-        return f"{said}. Show this to whoever runs the cluster"
+        if "exceeded quota" in message:
+            return f"{message}. Ask for fewer nodes or GPUs, or wait until other runs have ended"
+        if "failed quota" in message or "must specify" in message:
+            return f"{message}. Say how much a node needs: --cpus 4 --memory 16Gi"
+        if "violates PodSecurity" in message:
+            return f"{message}. Show this to whoever runs the cluster: docs/kubernetes.md says what the pods are given"
+        return f"{message}. Show this to whoever runs the cluster"
     return ""
 
 

@@ -61,14 +61,14 @@ def delete_orphans(api: Api) -> int:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 held = _read(descriptor)
-                left = []
+                remaining = []
                 for path in held.get(api.address, ()):
                     try:
                         api.delete(path)
                         deleted += 1
                     except KubernetesError:  # next time, perhaps
-                        left.append(path)
-                held[api.address] = left
+                        remaining.append(path)
+                held[api.address] = remaining
                 _write(descriptor, held)
                 if not any(held.values()):
                     file.unlink()

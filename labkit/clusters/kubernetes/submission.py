@@ -108,7 +108,11 @@ class Submission:
 
     def _explained(self, run: Run) -> Run:
         """Return the run; if pods were ended from outside, as a course's hub does, with the reason."""
-        if run.ok or run.stopped or any(one.exit or (one.error and not one.error.consequence) for one in run.ranks):
+        if (
+            run.ok
+            or run.stopped
+            or any(result.exit or (result.error and not result.error.consequence) for result in run.ranks)
+        ):
             return run
         return replace(run, stopped=self._why_ended(self._pods[min(self._pods)]))
 

@@ -18,7 +18,7 @@ GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
 RUNTIME = "torch-distributed"
 """The ClusterTrainingRuntime that Trainer installs."""
 _CONTAINER = _REPLICATED_JOB = "node"
-"""Their names in the runtime."""
+"""Names of the container and of the replicated job in the runtime."""
 
 Patching = Literal["runtimePatches", "podTemplateOverrides"]
 """The field in which pods get their volumes: Trainer 2.2 and later, Trainer 2.1."""
@@ -95,5 +95,5 @@ def available(api: Api, pod_template: Mapping[str, Any]) -> tuple[Patching | Non
         kinds = [each.get("kind") for each in schema.get("x-kubernetes-group-version-kind", ())]
         if kinds == ["TrainJob"]:
             fields = schema["properties"]["spec"]["properties"]
-    found = patching(fields)
-    return found, "" if found else "this version of Kubeflow Trainer is not known here"
+    field = patching(fields)
+    return field, "" if field else "this version of Kubeflow Trainer is not known here"

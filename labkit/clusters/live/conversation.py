@@ -42,7 +42,7 @@ class RanksConnection(Protocol):
 
     @property
     def connection(self) -> Any:
-        """For `select`."""
+        """Socket for `select`."""
 
     def receive(self, seconds: float | None = None) -> bytes | None: ...
 
@@ -130,9 +130,9 @@ class Conversation:
         and `on_state` are called in another thread; exceptions of the first are raised here.
         """
         encoded = {key: encode(message) for key, message in {id(m): m for m in messages.values()}.items()}
-        asked = {rank: encoded[id(message)] for rank, message in messages.items()}
+        message_frames = {rank: encoded[id(message)] for rank, message in messages.items()}
         notifier, hang_policy = StateNotifier([self._collector], on_state), HangPolicy(job, [self._collector], on_state)
-        question = _Question(asked, job, on_output, notifier, hang_policy)
+        question = _Question(message_frames, job, on_output, notifier, hang_policy)
         interrupted = False
         while True:
             try:

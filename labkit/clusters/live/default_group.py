@@ -23,7 +23,7 @@ class DefaultGroup:
         """Whether it was created in an earlier cell."""
 
     def begin(self, cell: Cell) -> None:
-        """Note the begin of a cell on this rank."""
+        """Note the beginning of a cell on this rank."""
         self._cell = cell
         self._made_before = dist.is_initialized()
         count_groups_from(cell.group_count)

@@ -54,7 +54,7 @@ class RepairableGroups:
         return PrefixStore(f"{self._generation}/{self._inits}", self._shared)
 
     def begin(self, cell: Cell) -> None:
-        """Note the begin of a cell."""
+        """Note the beginning of a cell."""
         self._default.begin(cell)
 
     def names(self) -> dict[str, tuple[int, ...]]:
@@ -169,13 +169,13 @@ def _is_repairable(group: Any) -> bool:
 
 
 def _open_sockets() -> _Sockets:
-    found = {}
+    sockets = {}
     for descriptor in open_descriptors():
         with suppress(OSError):
             status = os.stat(descriptor)
             if stat.S_ISSOCK(status.st_mode):
-                found[descriptor] = status.st_ino
-    return found
+                sockets[descriptor] = status.st_ino
+    return sockets
 
 
 def _shut_down(descriptor: int, inode: int) -> bool:

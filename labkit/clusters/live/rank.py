@@ -63,7 +63,7 @@ class _LiveRank:
                 with self._interrupts.allowed(anywhere=not isinstance(message, Cell)):
                     result = outcome(self._rank, seconds, doing)
             except KeyboardInterrupt as interrupt:
-                # an interrupt just after the end, or before the begin
+                # an interrupt just after the end, or before the beginning
                 result = outcome(self._rank, seconds, functools.partial(_raise, interrupt))
             if os.getpid() != self._pid:
                 # a process that the cell has forked, and that returned here in the same way

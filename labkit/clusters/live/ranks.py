@@ -120,7 +120,7 @@ class LiveRanks:
         self._to_mend = True
         self._remember(job)
         outcome = self._conversation.ask(messages, job, on_output, on_state)
-        run, pulled = self._told(outcome, chosen, job)
+        run, pulled = self._results_of(outcome, chosen, job)
         for rank in before - set(self.alive) - self._conversation.losses.keys():
             self._ended[rank] = f"{self._how_it_ended(rank, outcome)} in {job.filename}"
         if job.source:
@@ -209,7 +209,7 @@ class LiveRanks:
             )
         return {rank: by_process[self._process[rank]] for rank in chosen}
 
-    def _told(self, outcome: Outcome, chosen: Sequence[int], job: Job) -> tuple[Run, dict[str, dict[int, Any]]]:
+    def _results_of(self, outcome: Outcome, chosen: Sequence[int], job: Job) -> tuple[Run, dict[str, dict[int, Any]]]:
         """The run of the ranks that were asked, with times from the beginning of the cell."""
         own, answers = {}, {}
         for result in outcome.run.ranks:
@@ -267,11 +267,11 @@ class LiveRanks:
         self._lines.update({f"{name}.py": source.splitlines() for name, source in job.modules.items()})
 
     def _with_text(self, frames: Iterable[Frame]) -> tuple[Frame, ...]:
-        found = []
+        with_text = []
         for file, number, function, _ in frames:
             lines = self._lines.get(file, [])
-            found.append((file, number, function, lines[number - 1].strip() if 0 < number <= len(lines) else ""))
-        return tuple(found)
+            with_text.append((file, number, function, lines[number - 1].strip() if 0 < number <= len(lines) else ""))
+        return tuple(with_text)
 
     def _how_it_ended(self, rank: int, outcome: Outcome) -> str:
         if rank in outcome.killed:
@@ -327,8 +327,8 @@ class LiveRanks:
 
     def _ask_all(self, message: Message, job: Job) -> None:
         outcome = self._conversation.ask(dict.fromkeys(self.alive, message), job)
-        found = {result.rank: answer_of(result.value)[1] for result in outcome.run.ranks}
-        self._take({rank: answer for rank, answer in found.items() if answer is not None})
+        answers = {result.rank: answer_of(result.value)[1] for result in outcome.run.ranks}
+        self._take({rank: answer for rank, answer in answers.items() if answer is not None})
 
     def _take(self, answers: Mapping[int, Answer]) -> None:
         self._answers.update(answers)

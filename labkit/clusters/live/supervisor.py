@@ -15,7 +15,7 @@ class LiveSupervisor(Supervisor):
     """Ends the ranks when the client is gone."""
 
     def _obey(self, header: dict[str, Any], payload: bytes) -> None:
-        """Handles two more requests: `kill` of one process, and `rest`: between cells nothing counts as a hang.
+        """Handle two more requests: `kill` of one process, and `rest`: between cells nothing counts as a hang.
 
         `input` sets `hang_timeout`, the seconds of silence after which its cell counts as hanging.
         """

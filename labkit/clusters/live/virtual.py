@@ -87,8 +87,8 @@ class _LiveHost:
             elif isinstance(message, GroupRepair):
                 self._host.engine.forget()
                 store.count_attempts_alike()
-                found = all_ddp()
-                self._go_on(world, _leave_groups if message.without_default else partial(_forget_works, found))
+                ddp_modules = all_ddp()
+                self._go_on(world, _leave_groups if message.without_default else partial(_forget_works, ddp_modules))
                 self._tell(world)
             else:
                 assert isinstance(message, Report)
@@ -216,10 +216,10 @@ def _do_nothing(rank: _Rank) -> RankResult:
     return RankResult(rank.endpoint.rank)
 
 
-def _forget_works(found: list[Any], rank: _Rank) -> RankResult:
+def _forget_works(ddp_modules: list[Any], rank: _Rank) -> RankResult:
     """Forget operations under way, also for the tensors that they would fill."""
     rank.endpoint.race_detector.pending.clear()
-    ddp_afresh(found, groups_of_this_rank())
+    ddp_afresh(ddp_modules, groups_of_this_rank())
     return RankResult(rank.endpoint.rank)
 
 

@@ -23,7 +23,7 @@ from labkit.clusters.run import Run
 from labkit.linux.free_port import free_port
 
 MAX_RANKS = 128
-"""Every rank is a process, connected to every other one."""
+"""Maximum number of ranks: each is a process, connected to every other one."""
 _BACKENDS = ("gloo", "nccl")
 
 
@@ -108,9 +108,9 @@ class LocalCluster:
         """Start live ranks, each in a process of its own, for `labkit.clusters.live`. Raises `ForkServerDied`."""
         forkserver = self.forkserver or shared()
         processes = self._processes(job)
-        asked = forkserver.prepare(live_rank.ENTRY, job, **processes, commands=True)
-        asked = replace(asked, supervisor=LiveSupervisor)
-        return forkserver.open(asked), processes["ranks"]
+        request = forkserver.prepare(live_rank.ENTRY, job, **processes, commands=True)
+        request = replace(request, supervisor=LiveSupervisor)
+        return forkserver.open(request), processes["ranks"]
 
     def threads_per_rank(self, nproc_per_node: int | GpusOrCores) -> int:
         """Default of OMP_NUM_THREADS for ranks of one node."""

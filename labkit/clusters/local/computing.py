@@ -40,7 +40,7 @@ class Computing:
         self._queued, self._queued_at = self._seconds_in_queue(), self._used_at
 
     def begin(self, now: float) -> None:
-        """The program goes on, after the end of an operation."""
+        """Record that the program goes on, after the end of an operation."""
         if threading.get_ident() != self._thread:
             return
         self._began, self._looked, self._known = now, now, 0.0
@@ -50,7 +50,7 @@ class Computing:
             self._queued, self._queued_at = self._seconds_in_queue(), now
 
     def end(self, now: float) -> None:
-        """An operation begins, or the program waits for one."""
+        """Record that an operation begins, or that the program waits for one."""
         if self._began is None or threading.get_ident() != self._thread:
             return
         if now - self._began >= MIN_SECONDS:
@@ -59,7 +59,7 @@ class Computing:
         self._began = None
 
     def pause(self) -> None:
-        """Code of others may wait from here to `resume`, where that cannot be observed."""
+        """Record that code of others may wait, unobserved, from here to `resume`."""
         if self._began is not None and threading.get_ident() == self._thread:
             self._look(time.monotonic())
 

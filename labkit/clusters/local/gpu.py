@@ -41,7 +41,7 @@ class Gpu:
         self._device = device
         self._default = torch.cuda.default_stream(device)
         self._beside: dict[str, Any] = {}
-        """For each process group, a stream that only waits for its operations."""
+        """A stream for each process group, which only waits for the group's operations."""
         self._blocking = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
         self.times = GpuTimes(*self._now_on_both_clocks(), most)
         self._mark_waits()
@@ -92,7 +92,7 @@ class Gpu:
             self.times.poll()
 
     def pause(self) -> None:
-        """Code of others may make the default stream wait from here to `resume`."""
+        """Record that code of others may make the default stream wait from here to `resume`."""
         self.times.computing_ends(self._default.record_event(torch.cuda.Event(enable_timing=True)))
 
     def resume(self) -> None:

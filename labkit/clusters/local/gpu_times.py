@@ -58,7 +58,7 @@ class GpuTimes:
             self._pending.append(_Pending(start, end, asked, row, reached, kept))
 
     def computing_ends(self, mark: Mark) -> None:
-        """The stream on which the program computes does something else from `mark` on, or waits."""
+        """Record that, from `mark` on, the stream on which the program computes does something else, or waits."""
         with self._lock:
             if self._computing is not None:
                 start, asked = self._computing
@@ -66,7 +66,7 @@ class GpuTimes:
                 self._computing = None
 
     def computing_begins(self, mark: Mark, host: float) -> None:
-        """From `mark` on, the stream does the work that the program requests after `host`, on the host's clock."""
+        """Record that the stream, from `mark` on, does work that the program requests after `host`, in host time."""
         with self._lock:
             self._computing = mark, host
 
@@ -74,17 +74,17 @@ class GpuTimes:
         """Check which pieces are over; return the number of those that are not."""
         with self._lock:
             over: list[_Pending] = []
-            left: list[_Pending] = []
+            unfinished: list[_Pending] = []
             for piece in self._pending:
-                (over if piece.end.query() else left).append(piece)
-            self._pending = left
+                (over if piece.end.query() else unfinished).append(piece)
+            self._pending = unfinished
             for piece in over:
                 if len(self._known) < self._most:
                     times = self._at(piece.start), self._at(piece.end)
                     self._known.append((piece.operation, piece.asked, *times))
         for piece in over:
             piece.reached()
-        return len(left)
+        return len(unfinished)
 
     @property
     def pending(self) -> int:
@@ -116,14 +116,14 @@ class GpuTimes:
         """
         (first, host), (last, later) = self._anchors[0], self._anchors[-1]
         pace = (later - host) / (last - first) if last > first else 1.0
-        found = []
+        finished = []
         with self._lock:
             for row, asked, start, end in self._known:
                 began, ended = (host + (moment - first) * pace for moment in (start, end))
                 began = min(max(began, asked), ended)
                 if row >= 0 or ended - began >= MIN_SECONDS:
-                    found.append((row, began, ended))
-        return found
+                    finished.append((row, began, ended))
+        return finished
 
 
 def _nothing() -> None:

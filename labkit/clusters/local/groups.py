@@ -110,7 +110,7 @@ class WorkOnGpu(RecordedWork):
             self._real.synchronize()
 
     def _done(self) -> None:
-        """Does nothing: the marks show the end."""
+        """Do nothing: the marks show the end."""
 
 
 class RecordingProcessGroup(dist.ProcessGroup):
@@ -132,13 +132,13 @@ class RecordingProcessGroup(dist.ProcessGroup):
         operation = self._group.message(Kind.RECEIVE, "recv", _nbytes(tensors), self._peer(source, "receive from"), tag)
         return self._under_way(RecordedWork, operation, self._real.recv, (tensors, source, tag))
 
-    def _peer(self, number: int, what: str) -> int:
+    def _peer(self, number: int, verb: str) -> int:
         """The global rank of a member. For a wrong number gloo itself crashes, or reports broken connections."""
         ranks = self._group.ranks
         if not 0 <= number < len(ranks):
-            raise IndexError(f"cannot {what} rank {number} of a group that has ranks 0 to {len(ranks) - 1}")
+            raise IndexError(f"cannot {verb} rank {number} of a group that has ranks 0 to {len(ranks) - 1}")
         if number == self.rank() and not self._group.on_gpu:
-            raise RuntimeError(f"rank {ranks[number]} cannot {what} itself: gloo has no connection for that")
+            raise RuntimeError(f"rank {ranks[number]} cannot {verb} itself: gloo has no connection for that")
         return ranks[number]
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Any:
@@ -250,8 +250,8 @@ class RecordingProcessGroup(dist.ProcessGroup):
 
 def _recorded(method: str, name: str, input_index: int | None) -> Callable[..., Any]:
     def call(self: RecordingProcessGroup, *args: Any, **options: Any) -> Any:
-        given = (*args, *options.values()) if options else args
-        inputs = () if input_index is None else given[input_index]
+        arguments = (*args, *options.values()) if options else args
+        inputs = () if input_index is None else arguments[input_index]
         return self._collective(name, inputs, getattr(self._real, method), args, options)
 
     call.__name__ = method
@@ -294,9 +294,9 @@ def _nbytes(tensors: Any) -> int:
 
 def _first_tensor(args: Any) -> Tensor | None:
     for argument in args:
-        found = argument if isinstance(argument, Tensor) else None
+        tensor = argument if isinstance(argument, Tensor) else None
         if isinstance(argument, (list, tuple)):
-            found = _first_tensor(argument)
-        if found is not None:
-            return found
+            tensor = _first_tensor(argument)
+        if tensor is not None:
+            return tensor
     return None

@@ -43,19 +43,19 @@ def ranks_per_node(asked: int | GpusOrCores, environment: Mapping[str, str]) -> 
     """torchrun's words as a number. Raises `InvalidJob`."""
     if isinstance(asked, int):
         return asked
-    found = 0 if asked == "cpu" else gpus(environment)
-    if asked == "gpu" and not found:
+    count = 0 if asked == "cpu" else gpus(environment)
+    if asked == "gpu" and not count:
         hidden = environment.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
         why = f"; CUDA_VISIBLE_DEVICES is {hidden!r}" if hidden is not None else ""
         raise InvalidJob(
             f"nproc_per_node=gpu: there is no GPU here that torch can use{why}. auto takes GPUs where there are any, "
             "else cores; a number takes as many processes"
         )
-    return found or cores()
+    return count or cores()
 
 
 def threads_per_rank(ranks: int) -> int:
-    """For `OMP_NUM_THREADS`: the cores divided by the ranks. torchrun would set 1 and warn."""
+    """Value of `OMP_NUM_THREADS`: the cores divided by the ranks. torchrun would set 1 and warn."""
     return max(1, cores() // ranks)
 
 

@@ -1,4 +1,4 @@
-"""For ranks that share only the network: their supervisor hosts the store where they meet.
+"""The store where ranks that share only the network meet, hosted by their supervisor.
 
 torchrun's agent does the same; ranks that can share a file are faster with that.
 """

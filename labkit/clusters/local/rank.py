@@ -72,8 +72,8 @@ def record_groups(
     """
     world_size: int = options["world_size"]
 
-    def backend(asked: str) -> str:
-        chosen: str = asked or options["backend"]
+    def backend(requested: str) -> str:
+        chosen: str = requested or options["backend"]
         gpus, ranks = options["gpus"], options["local_world_size"]
         # torch's own choice is nccl as soon as there is any GPU
         if gpus >= ranks or ("nccl" not in chosen and (chosen or not gpus)):

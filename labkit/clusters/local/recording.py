@@ -93,12 +93,12 @@ class Recorder:
             self.computes()
 
     def computes(self) -> None:
-        """The rank's program goes on."""
+        """Record that the rank's program goes on."""
         if self._computing is not None:
             self._computing.begin(monotonic())
 
     def rests(self) -> None:
-        """The rank's program waits, or has ended."""
+        """Record that the rank's program waits, or has ended."""
         if self._computing is not None:
             self._computing.end(monotonic())
 
@@ -146,12 +146,12 @@ class Recorder:
     def gpu(self, device: int) -> Gpu:
         """A GPU of this rank. From now on the rank computes there, and its thread only feeds the GPU."""
         with self._making_gpu:
-            found = self._gpus.get(device)
-            if found is None:
+            known = self._gpus.get(device)
+            if known is None:
                 self.rests()
                 self._computing = None
-                found = self._gpus[device] = Gpu(device, MAX_EVENTS if self.tracing else 0)
-        return found
+                known = self._gpus[device] = Gpu(device, MAX_EVENTS if self.tracing else 0)
+        return known
 
     def awaited_after_backward(self, operation: Operation) -> bool:
         """Plan a wait at the end of the backward pass, for code that asks for a future during it, as DDP does.

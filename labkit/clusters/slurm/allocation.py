@@ -61,9 +61,9 @@ class Allocation:
             assert self._guard.stdout is not None and self._guard.stderr is not None
             self.job_id = self._guard.stdout.readline().strip()
             if not self.job_id:
-                told = clients.said(self._guard.stderr.read())
+                message = clients.said(self._guard.stderr.read())
                 clients.partitions()  # raises if Slurm does not answer
-                raise InvalidJob(_with_partitions(f"Slurm refuses the job: {told}"))
+                raise InvalidJob(_with_partitions(f"Slurm refuses the job: {message}"))
         except BaseException:
             self.release()
             raise

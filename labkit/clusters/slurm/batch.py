@@ -90,11 +90,11 @@ class CurrentAllocation:
         return clients.job_state(self.job_id)
 
     def wait(self, on_state: OnState | None = None) -> None:
-        """Find out the nodes. Raises `InvalidJob` if the job has fewer than are asked for."""
+        """Look up the nodes. Raises `InvalidJob` if the job has fewer than requested."""
         names = clients.node_names(os.environ["SLURM_JOB_NODELIST"])
         if len(names) < self.asked.nnodes:
             raise InvalidJob(f"Slurm job {self.job_id} has {len(names)} nodes, but {self.asked.nnodes} are asked for")
         self.nodes = names[: self.asked.nnodes]
 
     def release(self) -> None:
-        """Nothing: the nodes belong to the batch job."""
+        """Do nothing: the nodes belong to the batch job."""

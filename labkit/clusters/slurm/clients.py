@@ -56,7 +56,7 @@ _ENDINGS = {
 }
 
 
-_TOLD = {"DUE TO TIME LIMIT": "TIMEOUT", "DUE TO NODE FAILURE": "NODE_FAIL", "DUE TO PREEMPTION": "PREEMPTED"}
+_STATES = {"DUE TO TIME LIMIT": "TIMEOUT", "DUE TO NODE FAILURE": "NODE_FAIL", "DUE TO PREEMPTION": "PREEMPTED"}
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class JobState:
 
         messages: srun's output, which has the reason first.
         """
-        told = next((state for words, state in _TOLD.items() if words in messages), self.state)
-        if told == "COMPLETING" and "CANCELLED AT" in messages:  # its processes may take a while to end
-            told = "CANCELLED"
-        return _ENDINGS.get(told, "")
+        ending = next((state for words, state in _STATES.items() if words in messages), self.state)
+        if ending == "COMPLETING" and "CANCELLED AT" in messages:  # its processes may take a while to end
+            ending = "CANCELLED"
+        return _ENDINGS.get(ending, "")
 
     def why_it_waits(self) -> str:
         """`Priority, other jobs come first`; empty until Slurm has considered the job."""
@@ -151,10 +151,10 @@ def ask(*command: str) -> str:
 def said(text: str) -> str:
     """A client's messages without its name, in one line."""
     lines = [line.partition(": ")[2].removeprefix("error: ").removeprefix("fatal: ") for line in text.splitlines()]
-    told = "; ".join(dict.fromkeys(line.removeprefix("Batch job submission failed: ") for line in lines if line))
-    if "configuration source" in told or "configuration file" in told:
-        return f"Slurm's commands are installed here, but do not know of a cluster: {told.split('; ')[-1]}"
-    return told or "it gave no reason"
+    message = "; ".join(dict.fromkeys(line.removeprefix("Batch job submission failed: ") for line in lines if line))
+    if "configuration source" in message or "configuration file" in message:
+        return f"Slurm's commands are installed here, but do not know of a cluster: {message.split('; ')[-1]}"
+    return message or "it gave no reason"
 
 
 def job_state(job_id: str) -> JobState:
@@ -171,12 +171,12 @@ def job_state(job_id: str) -> JobState:
 def partitions() -> str:
     """The partitions: `lab: 2 nodes of 4 CPUs, gpu:2, time limit 30:00`. Raises `InvalidJob` as `ask` does."""
     rows = ask("sinfo", "--noheader", "--format=%R|%D|%c|%G|%l").splitlines()
-    found = []
+    descriptions = []
     for row in dict.fromkeys(rows):
         name, nodes, cpus, gres, limit = row.split("|")
         gpus = "" if gres == "(null)" else f", {gres}"
-        found.append(f"{name}: {nodes} node{'s' * (nodes != '1')} of {cpus} CPUs{gpus}, time limit {limit}")
-    return "; ".join(found)
+        descriptions.append(f"{name}: {nodes} node{'s' * (nodes != '1')} of {cpus} CPUs{gpus}, time limit {limit}")
+    return "; ".join(descriptions)
 
 
 def place_in_queue(job_id: str, partition: str) -> int:
@@ -206,11 +206,11 @@ def node_address(name: str) -> str:
 def node_troubles(nodes: str) -> dict[str, str]:
     """Slurm's reasons for nodes that do not work: `{"node2": "drained, disk is full"}`."""
     rows = ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines()
-    found = {}
+    troubles = {}
     for row in rows:
         name, state, reason = row.split("|", 2)
         if state.endswith("*") or reason == "Not responding":
-            found[name] = "not responding"
+            troubles[name] = "not responding"
         elif state.startswith(("down", "drain", "fail")):
-            found[name] = f"{state}, {reason}"
-    return found
+            troubles[name] = f"{state}, {reason}"
+    return troubles

@@ -62,11 +62,11 @@ class SlurmCluster:
 
     def describe(self) -> str:
         """`slurm: 2 nodes of 4 ranks each, partition gpu; job 17 keeps node1, node2`."""
-        asked = self._asked
-        text = f"slurm: {asked.nnodes} node{'s' * (asked.nnodes > 1)} of {asked.nproc_per_node} ranks each"
-        if asked.gpus_per_node:
-            text += f" and {asked.gpus_per_node} GPU{'s' * (asked.gpus_per_node > 1)}"
-        text += f", partition {asked.partition}" if asked.partition else ""
+        request = self._asked
+        text = f"slurm: {request.nnodes} node{'s' * (request.nnodes > 1)} of {request.nproc_per_node} ranks each"
+        if request.gpus_per_node:
+            text += f" and {request.gpus_per_node} GPU{'s' * (request.gpus_per_node > 1)}"
+        text += f", partition {request.partition}" if request.partition else ""
         held = self._held
         return text + (f"; job {held.job_id} keeps {', '.join(held.names)}" if held else "")
 
@@ -84,10 +84,10 @@ class SlurmCluster:
 
     def srun_options(self, nnodes: int) -> list[str]:
         """Options for one process on each of `nnodes` nodes, which starts the ranks itself, as torchrun does."""
-        asked = replace(self._asked, nnodes=nnodes)
+        request = replace(self._asked, nnodes=nnodes)
         left_out = ("--job-name", "--ntasks-per-node", "--cpus-per-task", "--no-requeue", "--no-kill", "--output")
-        kept = [option for option in asked.options() if not option.startswith(left_out)]
-        cpus = asked.cpus_per_task * asked.nproc_per_node
+        kept = [option for option in request.options() if not option.startswith(left_out)]
+        cpus = request.cpus_per_task * request.nproc_per_node
         return [*kept, "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
 
     def submit(self, jobs: Sequence[Job], command: Sequence[str], name: str, output: Path, array: str | None) -> str:
@@ -95,8 +95,8 @@ class SlurmCluster:
 
         See `BatchCluster.submit`.
         """
-        asked = [self._asked_for(job) for job in jobs]
-        most = {field: max(getattr(one, field) for one in asked) for field in ("nnodes", "nproc_per_node")}
+        requests = [self._asked_for(job) for job in jobs]
+        most = {field: max(getattr(request, field) for request in requests) for field in ("nnodes", "nproc_per_node")}
         script = batch.batch_script(replace(self._asked, **most), [self._python, *command], name, output, array)
         return batch.submit(script)
 
@@ -118,19 +118,19 @@ class SlurmCluster:
 
     def run(self, job: Job, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `job` on fresh ranks; see `Cluster.run`. Raises `InvalidJob` if Slurm does not allocate the nodes."""
-        asked = self._asked_for(job)
-        with self._nodes_for(asked, on_state) as held:
-            return held.run(self._plan(job, asked, held), on_output, on_state)
+        request = self._asked_for(job)
+        with self._nodes_for(request, on_state) as held:
+            return held.run(self._plan(job, request, held), on_output, on_state)
 
     def keep(self, job: Job, on_state: OnState | None = None) -> tuple[NodesConnection, list[list[int]]]:
         """Start live ranks, for `labkit.clusters.live`. The nodes are held as long as the connection to them is open.
 
         Raises `InvalidJob` if Slurm does not allocate the nodes.
         """
-        asked = self._asked_for(job)
-        with self._nodes_for(asked, on_state) as held:
+        request = self._asked_for(job)
+        with self._nodes_for(request, on_state) as held:
             plan = replace(
-                self._plan(job, asked, held),
+                self._plan(job, request, held),
                 entry=live_rank.ENTRY,
                 supervisor=LiveSupervisor,
                 commands=True,
@@ -149,13 +149,13 @@ class SlurmCluster:
                 self._keep_or_let_go()
 
     @contextmanager
-    def _nodes_for(self, asked: ResourceRequest, on_state: OnState | None) -> Iterator[HeldNodes]:
+    def _nodes_for(self, request: ResourceRequest, on_state: OnState | None) -> Iterator[HeldNodes]:
         """Within the context, nodes for a run; afterwards they are kept for the time that `keep` allows."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
             try:
-                held = self._hold(asked, on_state)
+                held = self._hold(request, on_state)
                 yield held
                 if held.lost:
                     self._let_go()
@@ -182,19 +182,19 @@ class SlurmCluster:
             if nproc_per_node == "cpu" or not gpus:
                 raise InvalidJob(f"nproc_per_node={nproc_per_node}: on slurm, say how many, or --gpus-per-node")
             nproc_per_node = gpus
-        asked = replace(self._asked, nnodes=job.nnodes or self._asked.nnodes, nproc_per_node=nproc_per_node)
+        request = replace(self._asked, nnodes=job.nnodes or self._asked.nnodes, nproc_per_node=nproc_per_node)
         if job.call is not None and (job.max_restarts or job.min_nnodes is not None):
             raise InvalidJob("a job that calls a function has arguments for each rank: its ranks cannot start again")
-        if job.min_nnodes is not None and job.min_nnodes > asked.nnodes:
-            raise InvalidJob(f"at least {job.min_nnodes} nodes of at most {asked.nnodes} cannot be had")
-        if job.call is not None and len(job.arguments) != asked.nnodes * nproc_per_node:
+        if job.min_nnodes is not None and job.min_nnodes > request.nnodes:
+            raise InvalidJob(f"at least {job.min_nnodes} nodes of at most {request.nnodes} cannot be had")
+        if job.call is not None and len(job.arguments) != request.nnodes * nproc_per_node:
             raise InvalidJob(
-                f"arguments for {len(job.arguments)} ranks, but {asked.nnodes * nproc_per_node} are asked for"
+                f"arguments for {len(job.arguments)} ranks, but {request.nnodes * nproc_per_node} are asked for"
             )
-        return asked
+        return request
 
-    def _hold(self, asked: ResourceRequest, on_state: OnState | None) -> HeldNodes:
-        if self._held is not None and (self._held.asked != asked or self._held.lost):
+    def _hold(self, request: ResourceRequest, on_state: OnState | None) -> HeldNodes:
+        if self._held is not None and (self._held.asked != request or self._held.lost):
             if self._held.connections:
                 raise InvalidJob(
                     f"live ranks hold job {self._held.job_id}, which has other nodes than this needs: ask for the same "
@@ -202,7 +202,7 @@ class SlurmCluster:
                 )
             self._let_go()
         if self._held is None:
-            allocation = self._allocate(asked)
+            allocation = self._allocate(request)
             try:
                 allocation.wait(on_state)
                 self._held = HeldNodes(allocation, self._agent)
@@ -212,19 +212,19 @@ class SlurmCluster:
             self._held.wait_until_ready(on_state)
         return self._held
 
-    def _plan(self, job: Job, asked: ResourceRequest, held: HeldNodes) -> LaunchPlan:
+    def _plan(self, job: Job, request: ResourceRequest, held: HeldNodes) -> LaunchPlan:
         return LaunchPlan(
             run=uuid.uuid4().hex,
             entry=local_rank.ENTRY,
             job=job,
-            nnodes=asked.nnodes,
-            nproc_per_node=asked.nproc_per_node,
+            nnodes=request.nnodes,
+            nproc_per_node=request.nproc_per_node,
             master_addr=held.address,
             master_port=held.ready[0].port,
             backend=self._backend,
             timeout=job.timeout or self._timeout,
             environment={
-                "OMP_NUM_THREADS": str(asked.cpus_per_task),
+                "OMP_NUM_THREADS": str(request.cpus_per_task),
                 # the learner's own settings override the lab's
                 **{name: os.environ[name] for name in _LEARNERS if name in os.environ},
                 **held.changes(),
@@ -289,7 +289,7 @@ def slurm(
         raise InvalidJob(f"keep must be 0 or more seconds, got {keep!r}")
     if timeout is not None and not timeout > 0:
         raise InvalidJob(f"timeout must be more than 0 seconds, got {timeout!r}")
-    asked = ResourceRequest(
+    request = ResourceRequest(
         nnodes=nnodes,
         nproc_per_node=gpus_per_node or 1 if nproc_per_node is None else nproc_per_node,
         cpus_per_task=cpus_per_task,
@@ -301,4 +301,4 @@ def slurm(
         constraint=constraint,
         sbatch_options=tuple(sbatch_options),
     )
-    return SlurmCluster(asked, keep, python or sys.executable, backend, timeout)
+    return SlurmCluster(request, keep, python or sys.executable, backend, timeout)

@@ -15,7 +15,7 @@ from labkit.clusters.slurm.script import step_command
 from labkit.transport import lines
 
 SILENCE_SECONDS = 60.0
-"""Time after which an agent without input ends: srun does not tell it that the notebook's machine is gone."""
+"""Time after which an agent without input ends: srun does not report that the notebook's machine is gone."""
 _END_LIMIT_SECONDS = 5.0
 _CHUNK_BYTES = 256 << 10
 _KEPT_CHARACTERS = 4_000
@@ -47,7 +47,7 @@ class Steps:
     ) -> None:
         """command: starts an agent; node number, number of nodes and maximum silence are added.
 
-        clock: by which the agents are shown that the notebook is alive, in seconds.
+        clock: measures the time until the agents are shown again that the notebook is alive, in seconds.
         """
         self._clock = clock
         self._lock = threading.Lock()

@@ -23,9 +23,9 @@ from labkit.clusters.virtual.scheduler.faults import Fault
 from labkit.hardware import GPU, Link, Storage, topology
 
 _FEWEST_RANKS = 4
-"""Ranks on fake tensors for which a process of their own takes less time than it saves."""
+"""Minimum number of ranks on fake tensors for which a process of their own saves more time than it takes."""
 _MOST_PROCESSES = 16
-"""More are used only if asked for: others may work on the machine, too."""
+"""Maximum number of processes by default: others may work on the machine, too."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class VirtualCluster(VirtualRanks):
         placed = self._placed(job)
         forkserver = self.forkserver or shared()
         hosted = [list(range(placed.world_size))]
-        asked = forkserver.prepare(
+        request = forkserver.prepare(
             live_entries.VIRTUAL_RANKS,
             job,
             options={**self._options(placed), "fake": self.fake},
@@ -71,7 +71,7 @@ class VirtualCluster(VirtualRanks):
             environments=[{}],
             commands=True,
         )
-        return forkserver.open(replace(asked, supervisor=LiveSupervisor)), hosted
+        return forkserver.open(replace(request, supervisor=LiveSupervisor)), hosted
 
 
 def virtual(

@@ -1,4 +1,4 @@
-"""What virtual clusters share, whether their ranks are threads or processes: placing ranks on the topology."""
+"""Base of the virtual clusters, whose ranks are threads or processes: it places ranks on the topology."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class VirtualRanks:
         """The topology, with the job's numbers of nodes and ranks. Raises `InvalidJob`."""
         if job.nproc_per_node == "cpu":
             raise InvalidJob("nproc_per_node=cpu: virtual ranks have GPUs; gpu gives one rank for each")
-        asked = job.nproc_per_node if isinstance(job.nproc_per_node, int) else None
+        nproc_per_node = job.nproc_per_node if isinstance(job.nproc_per_node, int) else None
         placed = replace(
             self.topology,
             nnodes=job.nnodes or self.topology.nnodes,
-            nproc_per_node=asked or self.topology.nproc_per_node,
+            nproc_per_node=nproc_per_node or self.topology.nproc_per_node,
         )
         require_placeable(placed, self.faults)
         return placed

@@ -1,7 +1,7 @@
-"""Adam on fake tensors: the update that any rank has done on such shapes takes no operators the second time.
+"""Adam on fake tensors: an update that some rank has done before on the same shapes runs no operators.
 
 An update runs a dozen operators for each parameter: half of the time of a training step on fake tensors. All that it
-leaves behind follows from the shapes: the time, the temporary memory, and one more on each count of steps.
+leaves behind follows from the shapes: the time, the temporary memory, and an increment of each count of steps.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ class Costs:
     def __init__(self, gpu: GPU) -> None:
         self.gpu = gpu
         self.moving: dict[int, float] = {}
-        """Of an operator without FLOPs, by bytes."""
+        """Seconds of an operator without FLOPs, by bytes."""
         self.working: dict[Any, float] = {}
-        """Of an operator with FLOPs, by everything that its FLOPs depend on."""
+        """Seconds of an operator with FLOPs, by everything that its FLOPs depend on."""
 
 
 class Accounting(UnguardedDispatchMode):

@@ -92,7 +92,7 @@ def _backend_for(requested: Any) -> Any:
 
 @functools.cache
 def _inductor_lacks() -> str:
-    """What inductor needs and does not find; empty once it is prepared."""
+    """The reason why inductor cannot be used here; empty once it is prepared."""
     if not compilation.has_cpp_compiler():
         return "inductor finds no C++ compiler"
     if not compilation.links_with_torch():

@@ -36,7 +36,7 @@ from labkit.torch_versions.tensors import ddp_of_shapes, storage_key
 
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _SMALL = 4096
-"""Elements of a tensor whose value is known if it is computed from Python's numbers: an announced shape, counts."""
+"""Maximum elements of a tensor whose value is known if computed from Python's numbers: an announced shape, counts."""
 _SAID = {"_local_scalar_dense": "`.item()` (or `float()`, `int()`, `if` on a tensor)", "equal": "`torch.equal`"}
 
 
@@ -79,7 +79,7 @@ _Result = NewResult | _AliasResult | _SameResult | _ArgumentResult | None
 
 
 class Answer:
-    """What an operator returns for arguments of these shapes, and what that costs."""
+    """Results of an operator for arguments of certain shapes, and their cost."""
 
     __slots__ = ("kind", "marked", "results", "seconds", "view")
 
@@ -110,7 +110,7 @@ class Shapes:
         fake_by_default(self.mode)
         keep_values_up_to(_SMALL, otherwise=lambda tensor: supposed(tensor.shape, tensor.dtype))
         self.answers: defaultdict[GPU, dict[Any, Answer]] = defaultdict(dict)
-        """By `key`, for all ranks with this kind of GPU."""
+        """Known answers by `key`, for all ranks with the same kind of GPU."""
         self.updates: defaultdict[GPU, dict[Any, Any]] = defaultdict(dict)
         """Charges of optimizers' updates (adam_updates.py), likewise."""
 
@@ -133,9 +133,9 @@ class Shapes:
                     with DisableTorchDispatch():
                         return number.item()
                 declare = f", say what it would be ({advice()})"
-            what = _SAID.get(op.name, f"`{op.name}`")
+            name = _SAID.get(op.name, f"`{op.name}`")
             raise RuntimeError(
-                f"{what} needs values, but with fake=True tensors have shapes only. Leave it out{declare}, or run a "
+                f"{name} needs values, but with fake=True tensors have shapes only. Leave it out{declare}, or run a "
                 "smaller model with real tensors"
             ) from None
 
@@ -211,7 +211,7 @@ def key(op: Operator, args: Any, kwargs: Any) -> Any:
 
 
 def _offset_counts(op: Operator, args: Any) -> bool:
-    """Whether where the result begins is not a fixed number of elements from where the argument does."""
+    """Whether the result may begin at a varying distance, in elements, from the argument."""
     return op.name.startswith("as_strided") or (op.name == "view" and args[-1].__class__ is torch.dtype)
 
 
@@ -243,7 +243,7 @@ def _add_to_key(parts: list[Any], arguments: Any, fractions: bool) -> bool:
 
 
 def answer(op: Operator, output: Any, args: Any, kwargs: Any) -> Answer | None:
-    """How to make this output again from such arguments; None if it cannot be made from their shapes."""
+    """A recipe for making this output again from such arguments; None if it cannot be made from their shapes."""
     tensors = [*output] if isinstance(output, (list, tuple)) else [] if output is None else [output]
     storages = [_storage_of(argument) for argument in args]
     others = {_storage_of(item) for a in (*args, *kwargs.values()) if isinstance(a, list) for item in a}

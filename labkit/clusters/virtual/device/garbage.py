@@ -1,4 +1,4 @@
-"""When Python's garbage collector runs, which frees the memory that references in a cycle hold.
+"""The times at which Python's garbage collector runs, which frees the memory that references in a cycle hold.
 
 By itself it runs after some number of new objects of the whole process. So how long garbage counts as a rank's memory
 would depend on how many ranks share a process, and on whatever else happens in it. For ranks on fake tensors it runs
@@ -13,11 +13,11 @@ from typing import Literal
 
 _STORAGES = 100
 _YOUNG = 10
-"""Number of times that only new objects are looked through, for one time that those of medium age are."""
+"""Number of collections of young objects for each collection that includes those of medium age."""
 _MIDDLE = 10
-"""Number of these times, for each rank, for one time that all objects are: those of the ranks count together."""
+"""Number of the latter, for each rank of the process, for each collection of all objects."""
 _OBJECTS = 100_000
-"""More new objects than come with that many storages: where there are no tensors, the collector runs, too."""
+"""New objects after which the collector runs in any case. With tensors, `_STORAGES` is reached sooner."""
 
 
 class Collector:
@@ -25,7 +25,7 @@ class Collector:
 
     counts_storages = False
     at_work = False
-    """Whether it is running, once it is watched: what ends now has been in a cycle, or was held by one."""
+    """Whether it is running, once it is watched: objects that end now have been in a cycle, or were held by one."""
     has_freed_memory = False
     """Whether it has ever freed memory of a rank that runs ahead."""
 
@@ -54,7 +54,7 @@ class Collector:
     def look_once(self) -> None:
         """Run at the end of the first of this process's ranks, while its memory still counts.
 
-        If there is garbage it must be found: luck may not decide whether the ranks run again.
+        If there is garbage, it must be found: whether the ranks run again may not depend on chance.
         """
         if not self._has_looked:
             self._has_looked = True

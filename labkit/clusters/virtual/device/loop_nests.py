@@ -28,7 +28,7 @@ class _Use:
     elements: float
     """Maximum number that the nest reads or writes."""
     times: int
-    """2: reads and writes."""
+    """Number of accesses to each element: 2 if the nest reads and writes it."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class LoopNest:
 
 def loop_nests(source: str) -> list[LoopNest]:
     """The loop nests of a kernel; a kernel of another form counts as one."""
-    found = _PARAMETERS.search(source)
-    if found is None:
+    match = _PARAMETERS.search(source)
+    if match is None:
         return []
-    names = [parameter.split()[-1].lstrip("*&") for parameter in found[1].split(",") if parameter.strip()]
-    body = source[found.end() :]
+    names = [parameter.split()[-1].lstrip("*&") for parameter in match[1].split(",") if parameter.strip()]
+    body = source[match.end() :]
     return [_nest(text, names) for text in _NEST.findall(body) or [body]]
 
 

@@ -28,7 +28,7 @@ BLOCK_BYTES = 512
 _CATEGORIES = tuple(Category)
 PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, COMMUNICATION, OTHER = range(len(_CATEGORIES))
 HOST = len(_CATEGORIES)
-"""In the place of a category: memory of the host, which is not counted."""
+"""Value in the place of a category: memory of the host, which is not counted."""
 _PLAIN = (torch.nn.Parameter, FakeTensor)
 _MIN_SAMPLES, _MAX_SAMPLES, _ALL_SAMPLES = 64, 1024, 1 << 17
 
@@ -257,7 +257,7 @@ class MemoryAccount:
     # Results ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End of the rank's program: the later collection of its tensors is not recorded."""
+        """Close the account at the end of the rank's program: the later collection of its tensors is not recorded."""
         if self._due or self._at_peak:
             self._sample()
         self._changed_at = self.now()
@@ -268,13 +268,13 @@ class MemoryAccount:
         """Memory of the rank over time: changes of more than 1/256 of the peak, thinned out; the peak is exact."""
         if not self._closed:
             self.close()
-        told: list[MemorySample] = []
+        memory_samples: list[MemorySample] = []
         before = [0] * len(_CATEGORIES)
         for time, held in self._samples:
             changes = [(now - was, i) for i, (was, now) in enumerate(zip(before, held, strict=True)) if now != was]
-            told += [MemorySample(self.rank, time, _CATEGORIES[i], held[i]) for _, i in sorted(changes)]
+            memory_samples += [MemorySample(self.rank, time, _CATEGORIES[i], held[i]) for _, i in sorted(changes)]
             before = held
-        return told
+        return memory_samples
 
     def _sample(self) -> None:
         self._due = self._at_peak = False

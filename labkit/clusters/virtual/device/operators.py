@@ -27,7 +27,7 @@ _READS_NOTHING_OF_FIRST = {
 }  # fmt: skip
 _WORKS_WITHOUT_TENSORS = {"_local_scalar_dense", "equal", "is_nonzero"}
 _CREATES = {"empty", "empty_strided", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "normal"}
-"""Their first argument is the size; one that no GPU could hold is refused before the host tries."""
+"""Operators whose first argument is a size; one that no GPU could hold is refused before the host tries."""
 _COMMUNICATION = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 
 
@@ -61,7 +61,7 @@ class Operator:
         self.grows = outputs or self.reshapes
         """Whether an argument tensor may have other memory afterwards."""
         self.by_offset = self.name.startswith("as_strided") or self.name == "view"
-        """Whether where a view begins may be more than a fixed number of elements from where its argument does."""
+        """Whether a view may begin at a varying distance, in elements, from its argument."""
         written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
         tensors = [r for r in schema.returns if "Tensor" in str(r.type)]
         views = [r for r in tensors if r.alias_info is not None and not r.alias_info.is_write]
@@ -84,7 +84,7 @@ class Operator:
         """Function for the bytes that it reads and writes, if the general rule does not apply."""
         self.reads_first = self.name not in _READS_NOTHING_OF_FIRST
         self.attention = _ATTENTION.get(self.name, 0.0)
-        """For attention in one kernel: its rate as a fraction of the forward's rate. 0: not such a kernel."""
+        """Rate of attention in one kernel, as a fraction of the forward's rate. 0: not such a kernel."""
         self.flops: Callable[..., int] | None = None
         if function.namespace == "aten":
             packet = function.overloadpacket
@@ -97,17 +97,17 @@ def _device(tensor: Any) -> Any:
 
 
 def _look_up(args: Any, output: Any) -> int:
-    """A lookup reads as much of a table as it returns, and the indices."""
+    """Bytes of a lookup, which reads as much of a table as it returns, and the indices."""
     return 2 * nbytes(output) + sum(map(nbytes, args[1:]))
 
 
 def _add_to_rows(args: Any, output: Any) -> int:
-    """Rows of the first argument are read and written, not all of it."""
+    """Bytes of an addition to rows of the first argument: only these are read and written."""
     return 3 * nbytes(args[-1]) + sum(map(nbytes, args[1:-1]))
 
 
 def _adam(args: Any, output: Any) -> int:
-    """One kernel: gradients are read, parameters and moments read and written (in the schema, all are written)."""
+    """Bytes of one kernel: it reads gradients, reads and writes parameters and moments (the schema: writes all)."""
     parameters, gradients, *moments = args[:5]
     return nbytes(gradients) + 2 * (nbytes(parameters) + sum(map(nbytes, moments)))
 
@@ -175,12 +175,12 @@ _ATTENTION = dict(zip(_CPU_ATTENTION, (1.0, 0.8), strict=True))
 """Rate of backward over forward as in FlashAttention-2's figures (arXiv 2307.08691, figures 5 and 6)."""
 
 known: dict[int, Operator] = {}
-"""By the id of torch's own object, which lives as long as the process."""
+"""Known operators, by the id of torch's own object, which lives as long as the process."""
 
 
 def operator(function: Any) -> Operator:
     """Cost data of `function`, a `torch.ops.NAMESPACE.NAME.OVERLOAD`."""
-    found = known.get(id(function))
-    if found is None:
-        found = known[id(function)] = Operator(function)
-    return found
+    cost = known.get(id(function))
+    if cost is None:
+        cost = known[id(function)] = Operator(function)
+    return cost

@@ -31,7 +31,7 @@ class Stream:
 
     @property
     def until(self) -> Moment:
-        """When everything on it so far is done."""
+        """Time at which everything on it so far is done."""
         return self._until
 
     def last(self, time: Moment) -> None:

@@ -44,7 +44,7 @@ def suppose(**numbers: float | Sequence[Any] | Tensor) -> Iterator[None]:
         with suppose(norm=0.5, counts=[16] * num_experts):
             layer(tokens)
 
-    A name stands at the line that asks, whoever wrote it: `norm` for `norm = gradient.norm().item()` or `if norm > 1:`.
+    A name must be in the line that asks, whoever wrote it: `norm` in `norm = gradient.norm().item()` or `if norm > 1:`.
     Each is one number for all elements, or numbers in the tensor's shape. Real tensors keep their own numbers, and so
     do fake ones whose numbers are known. Raises ValueError if the numbers do not have the shape or kind that is asked
     for, if a line has several of the names, and, at the block's end, for a name that no line asked for.
@@ -85,7 +85,7 @@ def supposed(shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
 
 
 def advice() -> str:
-    """What to try where a number is asked for that is not declared."""
+    """Advice for a number that the program asks for and does not declare."""
     names = [name for scope in _scopes.get() for name in scope.numbers]
     return f"of `labkit.suppose`, this line has no {_listed(names, 'or')}" if names else "see `labkit.suppose`"
 
@@ -112,11 +112,11 @@ def _words(text: str, line: int) -> frozenset[str]:
 
 def _in_form(name: str, numbers: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     with no_modes():
-        given = torch.as_tensor(numbers)
-        if given.dim() and given.shape != torch.Size(shape):
-            raise ValueError(f"suppose: {name} has the shape {tuple(given.shape)}; asked for is {tuple(shape)}")
-        value = given.to(dtype)
-        if not dtype.is_floating_point and not torch.equal(value.to(torch.float64), given.to(torch.float64)):
+        declared = torch.as_tensor(numbers)
+        if declared.dim() and declared.shape != torch.Size(shape):
+            raise ValueError(f"suppose: {name} has the shape {tuple(declared.shape)}; asked for is {tuple(shape)}")
+        value = declared.to(dtype)
+        if not dtype.is_floating_point and not torch.equal(value.to(torch.float64), declared.to(torch.float64)):
             raise ValueError(f"suppose: {name}={numbers!r} is asked for as {dtype}, which has no such number")
         return value.expand(tuple(shape))
 

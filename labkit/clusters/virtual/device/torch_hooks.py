@@ -1,4 +1,4 @@
-"""torch hooks that tell what a tensor's memory is held for: parameters, gradients, optimizer state.
+"""torch hooks that show what a tensor's memory is held for: parameters, gradients, optimizer state.
 
 Registered once per process; each call reaches the account of the rank in whose thread it happens.
 """

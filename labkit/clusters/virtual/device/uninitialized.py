@@ -25,7 +25,7 @@ def mark() -> None:
 
 
 def marked(tensor: Tensor) -> Tensor:
-    """For each element of a tensor in this process's memory, flattened: whether it looks as if it was never written.
+    """Whether each element of a tensor in this process's memory, flattened, looks as if it was never written.
 
     Certain for elements of four bytes and more; a smaller one may have that value by chance.
     """

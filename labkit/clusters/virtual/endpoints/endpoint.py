@@ -14,8 +14,8 @@ from labkit.clusters.virtual.endpoints.rank_threads import RankThreads
 from labkit.clusters.virtual.scheduler.requests import Request
 
 Moment = float | int
-"""A time on the virtual clock: in seconds, or a number that the endpoint knows it by if nobody has worked it out yet
-(recording_endpoint.py)."""
+"""Time on the virtual clock: in seconds, or as a number under which the endpoint knows a time that has not been
+computed yet (recording_endpoint.py)."""
 
 NO_CUDA = (
     "a virtual rank's GPU is modelled: its tensors stand in the CPU's memory, and count as on the GPU. Leave out "
@@ -92,7 +92,7 @@ class Endpoint(Protocol):
         """
 
     def forget(self, handle: Any) -> None:
-        """Wait no more for this timer, or for what a thread is blocked in."""
+        """Stop waiting for this timer, or for what blocks a thread."""
 
     def is_done(self, handle: Any) -> bool: ...
 
@@ -100,7 +100,7 @@ class Endpoint(Protocol):
         """Completion time of a request that was waited for without moving the clock."""
 
     def period(self, handle: Any) -> tuple[float, float | None]:
-        """When a request that the observer was called with was posted and done; None: not done, as far as is known."""
+        """Times at which a request that the observer got was posted and done; None: not done, as far as is known."""
 
     def compute(self, seconds: float, operations: int = 1) -> None:
         """Advance this rank's clock: it computes, `operations` operators."""

@@ -1,4 +1,4 @@
-"""Notices that the thread which has its rank's turn is stuck where no thread of the rank sees it.
+"""Notices when the thread that has its rank's turn is stuck where no other thread of the rank sees it.
 
 As in a lock of C++, a pipe, or a loop until another thread sets a variable. One thread of the process looks at those
 that have a turn, as long as their ranks have other threads, several times a second. It errs towards patience: while
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.02
 STUCK_LOOKS = 3
-"""Looks in a row at which it has not run since the one before."""
+"""Number of looks in a row at which a stuck thread has not run since the previous one."""
 LONGEST_TURN_SECONDS = 5.0
 """CPU time after which a thread that computes lets others run beside it: it may wait for them."""
 
@@ -66,7 +66,7 @@ class _Lookout:
                 self._wake()
 
     def _is_stuck(self, thread: RankThread, turn: int) -> str:
-        """In what the thread is stuck, whose turn has this number; empty if it is not."""
+        """A description of where the thread whose turn has this number is stuck; empty if it is not."""
         number = thread.native_id
         if number is None:
             return ""
@@ -82,7 +82,7 @@ class _Lookout:
 
 
 class _Turn:
-    """What is known of a thread's present turn."""
+    """Observations of a thread's present turn."""
 
     def __init__(self, number: int, began: float) -> None:
         self.number, self.began = number, began

@@ -151,9 +151,9 @@ def decode(body: bytes, text_bytes: int) -> Any:
     """The inverse of `encode`, without the prefix. Raises `ProtocolError`."""
     place = text_bytes
 
-    def take_back(found: dict[str, Any]) -> bytes | torch.Tensor:
+    def take_back(encoded: dict[str, Any]) -> bytes | torch.Tensor:
         nonlocal place
-        match found:
+        match encoded:
             case {"bytes": [int(length)]} if 0 <= length <= len(body) - place:
                 data = body[place : place + length]
                 place += length

@@ -4,7 +4,7 @@ A rank's table holds each operation that has not been waited for. While it is no
 checked against it. A tensor that a receive or a collective will fill must be neither read nor written; a tensor that a
 send or a collective reads must not be written. Views, and operators that need only shapes, do not count as a use. Fake
 tensors have no memory that could overlap, so no race is found with those. `print` and `tolist` read without an operator
-and are watched apart; what reads `numpy()`'s array is not seen.
+and are watched separately; reads of `numpy()`'s array are not seen.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RaceDetector:
 
     def __init__(self) -> None:
         self.pending: dict[int, tuple[Any, Any, Any]] = {}
-        """By number: the request, the tensors it fills, those it reads. Usually empty: test that before `check`."""
+        """Each request by number, with the tensors that it fills and reads. Usually empty: test that before `check`."""
         self._number = 0
 
     def post(self, request: Any, filled: Any, taken: Any) -> int:

@@ -1,4 +1,4 @@
-"""A rank's own threads: they share its clock and its endpoint, and run one at a time, in an order without chance.
+"""A rank's own threads: they share its clock and its endpoint, and run one at a time, in a deterministic order.
 
 One thread has the rank's turn. It gives the turn up only where it waits: for a request, for the clock, or in a
 primitive of `threading` or `queue` (isolation/synchronization.py), which reports here who waits and who is woken.
@@ -27,7 +27,7 @@ from labkit.clusters.virtual.scheduler.requests import Timer
 
 POLL_SECONDS = 1e-6
 MOST_POLLS = 100
-"""Looks in vain in a row, as at `Event.is_set`, after which each takes that time, or 1/100 of the time since then."""
+"""Unsuccessful polls in a row, as of `Event.is_set`, after which each takes `POLL_SECONDS` or 1% of the time since."""
 _tell: Callable[[str], None] | None = None
 
 
@@ -57,7 +57,7 @@ class RankThreads:
         self._turns = 0
         self._ready: deque[RankThread] = deque()
         self._waits: dict[Wait, None] = {}
-        """Of the threads that are not ready, in the order in which they began."""
+        """Waits of the threads that are not ready, in the order in which the waits began."""
         self._elsewhere: dict[RankThread, str] = {}
         """Threads that run or wait without the turn, and what they do."""
         self._choosing = False
@@ -72,7 +72,7 @@ class RankThreads:
         self._closing: Wait | None = None
         """The wait of the rank's own thread, at its end, for the others."""
         self._is_ended = False
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     @property
     def is_alone(self) -> bool:
@@ -208,7 +208,7 @@ class RankThreads:
         Wait(self, here.thread).wait(seconds)
 
     def polled(self) -> None:
-        """This thread has looked in vain for what another one may do. After many times that takes a little time."""
+        """Record that this thread has polled in vain for what another may do. After many polls, each takes time."""
         me = here.thread
         me.polls += 1
         if me.polls == MOST_POLLS:
@@ -246,7 +246,7 @@ class RankThreads:
                     self._hand_to(self._ready.popleft())
 
     def look(self, is_stuck: Callable[[RankThread, int], str]) -> None:
-        """Let others run if the thread that has the turn is stuck. is_stuck(thread, number of its turn): in what."""
+        """Let others run if the thread that has the turn is stuck. is_stuck(thread, turn's number): where, or empty."""
         holder = self._holder
         if holder is None or self.is_alone or holder.ident is None:
             return
@@ -404,7 +404,7 @@ class RankThreads:
             self._timer = None
 
     def _somebody_goes_on(self) -> bool:
-        """Whether a thread that is no daemon goes on by itself, or waits for what another, which is ready, may do."""
+        """Whether a non-daemon thread goes on by itself, or waits for something that another, ready thread may do."""
         others = {thread: None for thread in self._threads if thread is not self._first and not thread.thread.daemon}
         if not others:
             return False
@@ -414,8 +414,8 @@ class RankThreads:
     def _tell_of_others(self) -> None:
         """Add a note to the run on the threads that are elsewhere while others of the rank go on."""
         for thread, what in self._elsewhere.items():
-            if _tell is not None and what not in self._told:
-                self._told.add(what)
+            if _tell is not None and what not in self._noted:
+                self._noted.add(what)
                 _tell(
                     f"rank {self._rank}: the lab's scheduler cannot see {what} (thread {thread.thread.name}). Other "
                     "threads of the rank ran meanwhile, so the order in which they run may differ from run to run"

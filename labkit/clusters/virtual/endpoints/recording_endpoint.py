@@ -26,7 +26,7 @@ from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Requ
 from labkit.torch_versions.fake_tensors import known_values
 
 _BARRIERS = ("barrier", "monitored_barrier")
-"""They carry nothing, but a program may mean: whatever the others have written is there now."""
+"""Collectives without data, after which a program may rely on whatever other ranks have written before."""
 
 _ASK: Any = object()
 
@@ -53,7 +53,7 @@ class RecordingEndpoint:
         self._posted = 0
         self._moments = 0
         self._results: dict[int, Any] = {}
-        """By number of a request: what `wait` returns, unless only the scheduler knows it."""
+        """Results of `wait`, by number of the request, unless only the scheduler knows them."""
         self._last_now = 0.0
         self._is_cut_off = False
         self._counting = threading.Lock()
@@ -120,7 +120,7 @@ class RecordingEndpoint:
         return arrived, source
 
     def _known_result(self, request: Collective) -> Any:
-        """What `wait` returns for a collective without data; `_ASK` if it is unknown whether others have data."""
+        """Result of `wait` for a collective without data; `_ASK` if it is unknown whether others have data."""
         members = self._groups[request.group]
         gives = request.name not in FROM_ROOT or members[request.root] == self.rank
         if request.name in _BARRIERS or (gives and (not request.tensors or has_data(request.tensors[0]))):

@@ -57,7 +57,7 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
         self._unsaid: list[tuple[Any, ...]] = []
         self._posted = 0
         self._periods: dict[int, tuple[float, float | None]] = {}
-        """Of the requests that a profile records, by handle: when it was posted and when it was done."""
+        """Times at which each request that a profile records was posted and done, by handle."""
         self._connection = connection
         self._transmitting = threading.Lock()
         self.race_detector = RaceDetector()
@@ -164,15 +164,15 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
         self._unsaid.append(call)
 
     def _send(self) -> None:
-        said, self._unsaid = self._unsaid, []
+        calls, self._unsaid = self._unsaid, []
         with self._unobserved():
-            self._transmit(said)
+            self._transmit(calls)
 
-    def _transmit(self, said: list[tuple[Any, ...]]) -> None:
+    def _transmit(self, calls: list[tuple[Any, ...]]) -> None:
         try:
             # a thread may call back while another one, which goes to sleep, still sends
             with self._transmitting:
-                self._connection.send(said)
+                self._connection.send(calls)
         except (BrokenPipeError, ConnectionResetError):
             raise diagnosis.PeerFailed(ENDED) from None
 

@@ -1,4 +1,4 @@
-"""What threads of this process do, as the kernel sees it: compute, wait for a lock, or for something else."""
+"""Activity of this process's threads, as the kernel sees it: computing, waiting for a lock, or for something else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ThreadStates:
 
     def __init__(self) -> None:
         self._ran: dict[int, bytes] = {}
-        """By native identifier: CPU time at the last look."""
+        """CPU time at the last look, by native identifier."""
 
     def of(self, number: int) -> str:
         """The state of the thread with this native identifier: `RUNS`, `WAITS` or `RESTLESS`."""

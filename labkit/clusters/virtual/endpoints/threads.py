@@ -36,7 +36,7 @@ class ThreadRanks:
         self._all_ended = threading.Event()
         self._calls: set[int] = set()
         self._called = threading.Lock()
-        """Released when a thread of a sleeping rank calls. No event: ranks wait for it, whose events are replaced."""
+        """Released when a thread of a sleeping rank calls. Not an `Event`: these are replaced on ranks."""
         self._called.acquire()
         engine.called_back = self._called_back
 

@@ -43,12 +43,12 @@ class RankThread:
         self.joining: list[Wait] = []
         """Waits for its end."""
         self.polls = 0
-        """Looks in vain since it last waited."""
+        """Number of unsuccessful polls since it last waited."""
         self.polling_since = 0.0
 
     @property
     def frame(self) -> FrameType | None:
-        """What it runs; None: it has not begun, or has ended."""
+        """Its innermost frame; None if it has not begun, or has ended."""
         return None if self.ident is None else sys._current_frames().get(self.ident)
 
     @property
@@ -56,8 +56,8 @@ class RankThread:
         """Its name and the learner's line that it is at."""
         frame = self.frame
         where = line_of(frame)
-        what = frame.f_code.co_name if frame is not None else "nothing"
-        return f"{self.thread.name} in {what}{' at ' * bool(where)}{where}"
+        function = frame.f_code.co_name if frame is not None else "nothing"
+        return f"{self.thread.name} in {function}{' at ' * bool(where)}{where}"
 
     @property
     def is_in_lab(self) -> bool:
@@ -71,7 +71,7 @@ class RankThread:
         return frame is None or (file.startswith(_LAB) and not file.startswith(_ISOLATION))
 
     def blocked(self, name: str) -> Blocked:
-        """A request that tells of its present wait in a primitive. name: of the thread; empty: the rank's own."""
+        """A request that describes its present wait in a primitive. name: of the thread; empty: the rank's own."""
         frame = self.frame
         return Blocked("", _primitive(frame), line_of(frame), name)
 
@@ -91,7 +91,7 @@ class Wait:
         self.blocked: Any = None
         """The request that tells the scheduler of a wait in a primitive without a time limit, once there is one."""
         self.failed = False
-        """Whether the scheduler knows that nobody will wake it."""
+        """Whether the scheduler knows that no thread will wake it."""
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until `wake`, or for `timeout` virtual seconds; returns whether it was woken."""

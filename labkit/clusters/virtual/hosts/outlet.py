@@ -22,14 +22,14 @@ class Outlet:
         self._printed: Counter[tuple[int, str]] = Counter()
         """Characters, by rank and stream."""
         self._repeated: Counter[tuple[int, str]] = Counter()
-        """Those of them that are still to be printed a second time."""
+        """Characters that are still to be printed a second time."""
 
     def record(self, records: Any) -> None:
         """Call these methods `output`, `result`, `note` and `hosts` from now on, in a process that runs ranks ahead."""
         self._reporter = records
 
     def repeat(self) -> None:
-        """The ranks run again."""
+        """Record that the ranks run again."""
         self._repeated = self._printed.copy()
 
     def output(self, rank: int, stream: str, text: str) -> None:

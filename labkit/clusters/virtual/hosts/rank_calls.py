@@ -13,7 +13,7 @@ from labkit.transport import descriptors, pickled
 
 @dataclass(frozen=True)
 class Call:
-    """What a rank is to run."""
+    """Description of what a rank runs."""
 
     job: Job
     rank: int

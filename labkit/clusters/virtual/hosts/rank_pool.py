@@ -99,7 +99,7 @@ class _RankBatch:
         self._orders = [ours for ours, _ in pairs]
         for order in self._orders:
             order.settimeout(forkserver.patience)  # code that has run there may have stopped reading it
-        asked = forkserver.prepare(
+        request = forkserver.prepare(
             REMOTE,
             # between two calls nothing counts as a hang, and in a call the time limit applies
             replace(job, arguments=(), timeout=None, hang_timeout=None),
@@ -109,7 +109,7 @@ class _RankBatch:
             sockets=size,
         )
         try:
-            self.session = forkserver.open(asked, [theirs for _, theirs in pairs])
+            self.session = forkserver.open(request, [theirs for _, theirs in pairs])
         except BaseException:
             for end in (end for pair in pairs for end in pair):
                 end.close()

@@ -86,7 +86,7 @@ class RecordingProcesses:
         self._arrived.put((index, None))
 
     def next_record(self) -> tuple[int, bytes]:
-        """A rank and the next part of its record, of whichever rank there is one. Raises GivenUp."""
+        """A rank and the next part of its record, from whichever rank has one. Raises GivenUp."""
         while True:
             try:
                 index, message = self._arrived.get(timeout=_LOOK_SECONDS)
@@ -122,13 +122,13 @@ class RecordingProcesses:
         self._tell(rank, (answer,))
 
     def want(self, rank: int) -> None:
-        """Tell its worker that nothing goes on without a record of this rank."""
+        """Notify the rank's worker that the replay cannot go on without its record."""
         if rank != self._wanted:
             self._wanted = rank
             self._tell(rank, WANTED)
 
     def hold(self, rank: int, held: bool) -> None:
-        """Tell a rank's worker that the rank is far enough ahead, or is so no longer."""
+        """Notify a rank's worker that the rank is far enough ahead, or no longer is."""
         self._tell(rank, HELD if held else RELEASED)
 
     def of(self, rank: int) -> int:

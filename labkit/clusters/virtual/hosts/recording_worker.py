@@ -34,17 +34,17 @@ from labkit.clusters.virtual.isolation.current import here
 
 WAITS_IN_A_ROW = 32
 QUESTIONS = 1000
-"""After so many, and again after so many more, it is found out whether the ranks ask too often."""
+"""Number of questions between two checks whether the ranks ask too often."""
 _STEPS = 40
-"""Parts of a record between two questions: with fewer of them, asking takes longer than several processes save."""
+"""Minimum parts of a record between two questions: with fewer, asking takes longer than several processes save."""
 _SOON_SECONDS = 0.05
 _LOOK_SECONDS = 0.25
 GIVEN_UP, HOSTS = -1, -2
-"""In place of a rank: the reason follows; a rank and the identifier of its thread."""
+"""Values in place of a rank: the reason follows; a rank and the identifier of its thread follow."""
 WANTED, HELD, RELEASED = "wanted", "held", "released"
-"""In place of an answer: the replay waits for this rank; has much of its record still; has little of it."""
+"""Messages in place of an answer: the replay waits for this rank; still has much of its record; has little of it."""
 _OUTSIDE = ("open", "os.", "shutil.", "subprocess.", "socket.", "sqlite3.")
-"""Beginnings of the names of audit events that tell of an effect on the world outside this process, or a look at it."""
+"""Prefixes of audit events that show an effect on the world outside this process, or a look at it."""
 _NOT_THE_PROGRAM = ("<frozen importlib", f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/")
 
 
@@ -65,17 +65,17 @@ class RecordingWorker:
         """Released by the rank that gives its turn back."""
         self._waits = dict.fromkeys(ranks, 0)
         self._sent = dict.fromkeys(ranks, 0.0)
-        """When a rank's output was sent last."""
+        """Time at which each rank's output was last sent."""
         self._asked_at = dict.fromkeys(ranks, 0)
         self._pause_at = dict.fromkeys(ranks, 1)
-        """By rank: the number of waits at which it gives its turn to another one next."""
+        """Number of waits at which each rank next gives its turn to another one."""
         self._ready = set(ranks)
         self._wanted = -1
         """The rank whose record the replay cannot go on without; -1: it can, as far as is known."""
         self._held = set[int]()
         """Ranks that are far enough ahead."""
         self._paused = set[int]()
-        """Those of them that wait for that reason."""
+        """Ranks that wait because they are far enough ahead."""
         self._sending = threading.Lock()
         self._answers: dict[int, Any] = {}
         self._threads: dict[int, threading.Thread] = {}
@@ -123,7 +123,7 @@ class RecordingWorker:
                 self._check_locks(rank)
 
     def _check_locks(self, rank: int) -> None:
-        """Give up if the rank waits for a lock: a rank may hold it that waits for an answer, as to read the clock."""
+        """Give up if the rank waits for a lock: its holder may wait for an answer, for instance to read the clock."""
         number = self._threads[rank].native_id
         waits = number is not None and self._states.of(number) == WAITS
         # asked after the look: a rank that has given its turn back meanwhile waits for the next one, or has ended

@@ -34,7 +34,7 @@ from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Requ
 from labkit.trace import Trace
 
 _MOST_PARTS = 1024
-"""Parts of a rank's record, of up to some dozens of waits each, with which the rank is far enough ahead."""
+"""Number of parts of a rank's record, with up to some dozens of waits each, at which the rank is far enough ahead."""
 _MOST_POLLS = 1000
 
 
@@ -52,9 +52,9 @@ class Replay:
         self._engine = engine
         self._workers = workers
         self._asking: dict[int, tuple[Request, Callable[[], None]]] = {}
-        """Ranks that sleep with a question that no one has answered, and what it waits for."""
+        """Ranks that sleep with an unanswered question: the request that it waits for, and what answers it."""
         self._files: dict[str, int] = {}
-        """By path: the worker whose ranks have written it."""
+        """Worker whose ranks have written each file of fake tensors, by path."""
         self._ranks = [_Rank(self, rank, engine, outlet, account) for rank in range(engine.topology.world_size)]
 
     def run(self) -> Trace:
@@ -94,7 +94,7 @@ class Replay:
             self._asking.pop(rank)[1]()
 
     def _answer_early(self) -> None:
-        """Answer what has been decided meanwhile, although its time is still to come: the ranks can go on recording."""
+        """Answer questions that are decided, although their time is still to come: the ranks can go on recording."""
         for rank, (request, answer) in [*self._asking.items()]:
             if request.done_at is not None and request.error is None:
                 del self._asking[rank]
@@ -113,7 +113,7 @@ class Replay:
 
 
 class _Rank:
-    """One rank: what is left of its record, and what its requests and moments stand for."""
+    """One rank: the rest of its record, and the meaning of its requests and moments."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _Rank:
         self._posted = 0
         self._moments = [0.0]
         self._resume: Callable[[], bool] | None = None
-        """What the rank goes on with when it has slept: returns whether it sleeps again."""
+        """Function with which the rank goes on when it has slept; returns whether it sleeps again."""
         self._actions: dict[int, Callable[..., bool | None]] = {
             recording.SEND: self._send,
             recording.RECEIVE: self._receive,

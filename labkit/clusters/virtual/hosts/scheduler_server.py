@@ -74,10 +74,10 @@ class Alteration:
 
 @dataclass(frozen=True)
 class Rules:
-    """What ranks may decide for themselves."""
+    """Decisions that ranks may make for themselves."""
 
     trusting: bool = True
-    """Ranks report their compute time, and may post a request at an earlier time, as streams do."""
+    """Whether ranks report their compute time, and may post a request at an earlier time, as streams do."""
     works: Sequence[Collection[tuple[str, float]]] = ()
     """Work that the job declares, for each rank: name and seconds."""
     alteration: Alteration | None = None
@@ -85,14 +85,14 @@ class Rules:
 
 @dataclass
 class Incidents:
-    """What happened to ranks beside their program."""
+    """Events that the ranks' programs did not cause."""
 
     gone: int | None = None
     """The first rank that ended in the middle of its turn."""
     dropped: dict[int, RankError] = field(default_factory=dict)
     """Ranks that broke the protocol, or for which others left no quota."""
     kept_back: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """By untrusted rank: the last error stub sent to it, and the full message."""
+    """Last error stub sent to each untrusted rank, and the full message."""
 
 
 def run_quota(rules: Rules) -> ByteQuota:
@@ -218,12 +218,12 @@ class _RankHandler:
     def _next_call(self) -> Any:
         """The rank's next call, or None if it has ended."""
         if not self._calls:
-            said = self.connection.receive()
-            if said is None:
+            calls = self.connection.receive()
+            if calls is None:
                 return None
-            if not isinstance(said, list) or not said:
+            if not isinstance(calls, list) or not calls:
                 raise ProtocolError("calls come in a list")
-            self._calls.extend(said)
+            self._calls.extend(calls)
         self._rank_quota.take(0)  # after the end of the run, remaining calls get no answer
         return self._calls.popleft()
 
@@ -349,15 +349,15 @@ class _RankHandler:
             self._alter(request, self._alteration.dtype)
         self._requests[handle] = request
         if isinstance(request, StoreCall) and not self._may_write(request):
-            told = "ranks write nothing into the store where calls are judged: send messages"
-            self._engine.fail(request, RuntimeError(told))
+            message = "ranks write nothing into the store where calls are judged: send messages"
+            self._engine.fail(request, RuntimeError(message))
             return
         self._engine.post(self._rank, request, at)
 
     def _alter(self, send: Send, dtype: torch.dtype) -> None:
         if send.dtype is dtype and send.numel >= 2:
-            found = wire.tensor_from(send.payload, str(dtype), [send.numel])
-            send.payload, self._alteration = wire.raw_bytes(found + 1), None
+            tensor = wire.tensor_from(send.payload, str(dtype), [send.numel])
+            send.payload, self._alteration = wire.raw_bytes(tensor + 1), None
 
     def _wait(self, handle: int, request: Request, move_clock: bool, limit: list[float]) -> Any:
         # the second call comes when the wait is over, perhaps before the request is done

@@ -15,7 +15,7 @@ from labkit.clusters.virtual.isolation.current import here, is_forked
 _SECONDS_FOR_OUTPUT = 1.0
 """Time limit for the output of a command that has ended: what it has started may keep its streams open."""
 _start_thread = threading.Thread.start
-"""For threads that are not a rank's own; see current.follow_threads."""
+"""Original `start`, for threads that are not a rank's own; see started_threads.follow_threads."""
 _ENVIRONMENT = 7
 """Index of the environment among the arguments of `Popen._execute_child`, which are given by position, self first."""
 _READERS = "labkit_output_readers"
@@ -34,10 +34,10 @@ def _with_environment() -> None:
     start = Popen._execute_child
 
     @functools.wraps(start)
-    def start_for_rank(*given: Any) -> None:
-        if here.rank is not None and given[_ENVIRONMENT] is None:
-            given = (*given[:_ENVIRONMENT], dict(os.environ), *given[_ENVIRONMENT + 1 :])
-        start(*given)
+    def start_for_rank(*arguments: Any) -> None:
+        if here.rank is not None and arguments[_ENVIRONMENT] is None:
+            arguments = (*arguments[:_ENVIRONMENT], dict(os.environ), *arguments[_ENVIRONMENT + 1 :])
+        start(*arguments)
 
     Popen._execute_child = start_for_rank
 
@@ -51,12 +51,12 @@ def _with_output(reporter: Reporter) -> None:
         if here.rank is None or is_forked():
             create(self, *args, **kwargs)
             return
-        given = inspect.signature(create).bind(self, *args, **kwargs).arguments
+        arguments = inspect.signature(create).bind(self, *args, **kwargs).arguments
         # the process's own streams are common to all ranks
-        inherited = [name for name in ("stdout", "stderr") if given.get(name) is None]
+        inherited = [name for name in ("stdout", "stderr") if arguments.get(name) is None]
         pipes = {name: os.pipe() for name in inherited}
         try:
-            create(**{**given, **{name: end for name, (_, end) in pipes.items()}})
+            create(**{**arguments, **{name: end for name, (_, end) in pipes.items()}})
         finally:
             for _, end in pipes.values():
                 os.close(end)

@@ -63,15 +63,15 @@ class _Finder(Loader):
         if spec is None:
             return None
         is_package = spec.submodule_search_locations is not None
-        found = ModuleSpec(name, self, origin=spec.origin, is_package=is_package)
-        found.submodule_search_locations = spec.submodule_search_locations
-        return found
+        own_spec = ModuleSpec(name, self, origin=spec.origin, is_package=is_package)
+        own_spec.submodule_search_locations = spec.submodule_search_locations
+        return own_spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _stand_ins.setdefault(spec.name, _StandIn(spec.name))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: each rank runs the module's code for itself."""
+        """Do nothing: each rank runs the module's code for itself."""
 
 
 _finder = _Finder()
@@ -82,7 +82,7 @@ _code: dict[str, CodeType] = {}
 _outside: dict[str, ModuleType] = {}
 """Modules of threads that belong to no rank."""
 _first: dict[str, dict[str, ModuleType]] = {}
-"""By module of an installed package: the modules of the rank that was first to load it."""
+"""Modules of the rank that was first to load a module of an installed package, by that module's name."""
 _unfinished: set[int] = set()
 """Modules whose code is running, by id."""
 _common: dict[str, dict[str, ModuleType]] = {}

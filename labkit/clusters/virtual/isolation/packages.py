@@ -27,7 +27,7 @@ _imported = ImportedModules()
 _imported_before = {name.partition(".")[0] for name in _imported.new()}
 """Packages that this process had imported before the ranks began."""
 _each_ranks_own: dict[str, bool] = {}
-"""By package, as decided at its first import on any rank."""
+"""Whether each rank loads a package for itself, as decided at its first import on any rank."""
 _folders: tuple[str, ...] = ()
 """Files and folders of the packages of which each rank has its own."""
 _compiled: set[str] = set()

@@ -50,7 +50,7 @@ _owner = _NOBODY
 _followers: list[Callable[[int], object]] = []
 """Called with each rank that takes its turn."""
 _replaceable: dict[int, tuple[list[str], Any, Any]] = {}
-"""Search path, stdout and stderr of the ranks that are not running: attributes that anybody may replace or change,
+"""Search path, stdout and stderr of the ranks that are not running: attributes that any code may replace or change,
 without a function that could be watched.
 """
 
@@ -171,7 +171,7 @@ def _watch_filters(name: str) -> None:
         before = list(_of_warnings.filters)
         result = original(*args, **kwargs)
         if not belongs_to_rank(sys._getframe(1).f_code.co_filename):
-            new = [one for one in _of_warnings.filters if one not in before]
+            new = [entry for entry in _of_warnings.filters if entry not in before]
             for state in (_warnings.initial, *_warnings.values.values()):
                 state.filters[:0] = new
         return result

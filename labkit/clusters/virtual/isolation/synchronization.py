@@ -69,7 +69,7 @@ def _new_wait() -> _Waiter:
 
 
 class _Waits:
-    """Those who wait for one thing, the first first."""
+    """The waits for one thing, in order of arrival."""
 
     __slots__ = ("_forks", "_waits")
 
@@ -84,11 +84,11 @@ class _Waits:
         return bool(self._waits)
 
     def add(self, wait: _Waiter) -> list[Any]:
-        """Add a wait; returns the list into which `serve` puts what it gets."""
+        """Add a wait; returns the list into which `serve` puts its item."""
         self._forks = _forks if not self else self._forks
-        given: list[Any] = []
-        self._waits.append((wait, given))
-        return given
+        received: list[Any] = []
+        self._waits.append((wait, received))
+        return received
 
     def withdraw(self, wait: _Waiter) -> None:
         """Remove a wait, if it has not been served."""
@@ -98,10 +98,10 @@ class _Waits:
                     self._waits.remove(entry)
                     return
 
-    def serve(self, what: Any) -> _Waiter:
-        """Give it to the first one, and return that: it must be woken, without `_guard`."""
-        wait, given = self._waits.popleft()
-        given.append(what)
+    def serve(self, item: Any) -> _Waiter:
+        """Give `item` to the first wait and return that wait, for the caller to wake, without `_guard`."""
+        wait, received = self._waits.popleft()
+        received.append(item)
         return wait
 
 
@@ -133,7 +133,7 @@ class Lock:
             raise OverflowError("timeout value is too large")
         wait = _new_wait()
         with _guard:
-            given = self._waits.add(wait)
+            received = self._waits.add(wait)
             if self._lock.acquire(False):  # released just now
                 self._waits.withdraw(wait)
                 return True
@@ -141,11 +141,11 @@ class Lock:
             wait.wait(None if timeout == -1 else timeout)
         except BaseException:
             self._waits.withdraw(wait)
-            if given:
+            if received:
                 self.release()
             raise
         self._waits.withdraw(wait)
-        return bool(given)
+        return bool(received)
 
     def release(self) -> None:
         self._lock.release()
@@ -209,17 +209,17 @@ class SimpleQueue:
         with _guard:
             if self._items:  # put there just now
                 return self._items.popleft()
-            given = self._waits.add(wait)
+            received = self._waits.add(wait)
         try:
             wait.wait(timeout)
         except BaseException:
             self._waits.withdraw(wait)
-            self._items.extendleft(given)
+            self._items.extendleft(received)
             raise
         self._waits.withdraw(wait)
-        if not given:
+        if not received:
             raise queue.Empty
-        return given[0]
+        return received[0]
 
     def put_nowait(self, item: Any) -> None:
         self.put(item)
@@ -424,7 +424,7 @@ def _is_replaced(creator: str) -> bool:
 
 
 def _polled() -> None:
-    """This thread has looked in vain for what another one may do."""
+    """Record that this thread has polled in vain for what another one may do."""
     endpoint: Any = here.endpoint
     if endpoint is not None and endpoint.threads is not None:
         endpoint.threads.polled()

@@ -24,16 +24,16 @@ class _GroupCalls:
     made: dict[int, int]
     """Number of calls of each rank."""
     pending: dict[int, dict[int, Collective]] = field(default_factory=dict)
-    """By number: the members that have joined so far, by rank."""
+    """Members that have joined each collective so far, by its number and by rank."""
     signatures: dict[int, Any] = field(default_factory=dict)
-    """By number: the signature of the first member to join."""
+    """Signature of the first member to join each collective, by number."""
     unlike: set[int] = field(default_factory=set)
     """Numbers of collectives with different calls; reported when all members are there, or when no rank can go on."""
     given_up: dict[int, str] = field(default_factory=dict)
-    """By number: why the members that had joined a monitored barrier gave it up."""
+    """Reason why the members that had joined a monitored barrier gave it up, by number."""
     busy_until: float = 0.0
     next_limit: float = inf
-    """When the time limits of incomplete collectives are looked at next."""
+    """Time of the next check of the limits of incomplete collectives."""
 
 
 class CollectiveMatcher:
@@ -128,7 +128,7 @@ class CollectiveMatcher:
                 self._give_up(now, calls, request)
 
     def _give_up(self, now: float, calls: _GroupCalls, request: Collective) -> None:
-        """Not all members have joined in time."""
+        """Fail the collective of `request`: not all members have joined in time."""
         arrived = calls.pending[request.number]
         if request.name != "monitored_barrier":
             error = diagnosis.timed_out(self._engine, request, request.timeout)

@@ -110,7 +110,7 @@ def lost_peer(engine: Engine, request: Request) -> PeerFailed | None:
 
 
 def timed_out(engine: Engine, request: Request, seconds: float) -> RuntimeError:
-    """A request that was not done in time, in gloo's words. If nobody could have gone on, it is a deadlock, too."""
+    """The error of a request that was not done in time, in gloo's words; with a report if it is a deadlock, too."""
     which = "send" if isinstance(request, Send) else "recv"
     message = (
         f"[rank {request.rank}] Timed out waiting {seconds * 1000:g}ms for {which} operation to complete: {request} at "
@@ -120,20 +120,20 @@ def timed_out(engine: Engine, request: Request, seconds: float) -> RuntimeError:
         return RuntimeError(f"{message}, while the message was under way: it takes longer than that")
     message += _note(engine, request, waited_for(engine, request))
     nobody_runs = len(engine.waiting) > 1 and len(engine.waiting) + len(engine.ended) == len(engine.clock)
-    awaited = [one for rank in engine.waiting for one in engine.awaited(rank)]
+    awaited = [other_request for rank in engine.waiting for other_request in engine.awaited(rank)]
     if nobody_runs and not any(map(engine.messages.is_under_way, awaited)):
         message += "\n" + _report(engine, _waits(engine))
     return RuntimeError(message)
 
 
 def wait_timed_out(engine: Engine, request: Request, seconds: float) -> RuntimeError:
-    """`Work.wait(timeout)` was too short for a collective, which is still under way."""
+    """The error of a `Work.wait(timeout)` that was too short for a collective, which is still under way."""
     note = _note(engine, request, waited_for(engine, request))
     return RuntimeError(f"Operation timed out! {request} of {request.line} was not done in {seconds:g} s{note}")
 
 
 def closed_group(engine: Engine, request: Request) -> RuntimeError | None:
-    """The error of a request in a group that ranks have left after a time-out, in gloo's words; None without one."""
+    """The error of a request in a group that ranks have left after a time-out, in gloo's words; None if none has."""
     closed = engine.closed.get(request.group)
     if not closed:
         return None
@@ -151,7 +151,7 @@ def closed_group(engine: Engine, request: Request) -> RuntimeError | None:
 
 
 def unequal_message(send: Send, receive: Receive) -> MismatchError:
-    """A matched send and receive whose data differ in dtype or size."""
+    """The error of a matched send and receive whose data differ in dtype or size."""
     return MismatchError(
         f"rank {send.rank} sends {shown(send.dtype, send.numel)} ({send.line or 'unknown line'}), but rank "
         f"{receive.rank} receives into {shown(receive.dtype, receive.numel)} ({receive.line or 'unknown line'})"
@@ -161,7 +161,7 @@ def unequal_message(send: Send, receive: Receive) -> MismatchError:
 def unlike_collectives(
     engine: Engine, number: int, members: tuple[int, ...], joined: dict[int, Collective]
 ) -> MismatchError:
-    """Members of a group made different calls: who called what, at which line, and who called nothing."""
+    """The error of members that made different calls: who called what, at which line, and who called nothing."""
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in sorted(joined):
         alike[str(joined[rank]), joined[rank].line].append(rank)
@@ -212,7 +212,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
-    """A message reached a cut link."""
+    """The error of a message that reached a cut link."""
     return LinkDown(
         f"Connection closed by peer: the message from rank {send.rank} ({send.line or 'unknown line'}) to rank "
         f"{receive.rank} ({receive.line or 'unknown line'}) found a link that is cut: {name}"
@@ -220,7 +220,7 @@ def cut_link(name: str, send: Send, receive: Receive) -> LinkDown:
 
 
 def cut_collective(name: str, request: Collective) -> LinkDown:
-    """A collective needs a cut link."""
+    """The error of a collective that needs a cut link."""
     return LinkDown(
         f"Connection closed by peer: {request} at {request.line or 'an unknown line'} found a link that is cut: {name}"
     )

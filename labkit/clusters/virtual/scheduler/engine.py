@@ -62,13 +62,13 @@ class Engine:
         self.several: dict[int, list[Request]] = {}
         """All requests of waiting ranks with several threads; `waiting` holds the first."""
         self.restless: set[int] = set()
-        """Those of them with a thread that waits for something outside the run and may go on by itself."""
+        """Ranks of `several` with a thread that waits for something outside the run and may go on by itself."""
         self.called_back: Callable[[bool], int | None] = lambda until_one: None
         """Returns a rank of `several` with a thread that runs again, or None. With True it waits for one."""
         self.failure = ""
         """The scheduler's own first error and its place: from then on every wait fails."""
         self.mismatched: dict[int, diagnosis.MismatchError] = {}
-        """By rank: the first of its requests that did not match another rank's."""
+        """Error of each rank's first request that did not match another rank's."""
         self.ended: dict[int, bool] = {}
         """Ranks whose program has ended, and whether it failed."""
         self.apart: set[int] = set()
@@ -76,18 +76,18 @@ class Engine:
         self.lost: set[int] = set()
         """Failed ranks, as far as others can know by now."""
         self.closed: dict[str, set[int]] = {}
-        """By group: ranks that have timed out in it. As with gloo, nobody can reach them there any more."""
+        """Ranks that have timed out in each group. As with gloo, nobody can reach them there any more."""
         self._limits: dict[int, tuple[Request, float, float]] = {}
-        """By rank: its latest request that it waits for up to a time, that time, and the seconds that it waits."""
+        """Latest wait of each rank with a time limit: the request, the limit, and the seconds of the wait."""
         self._limits_due: dict[int, float] = {}
-        """By rank: when the limit of its wait is looked at next. One entry of the agenda serves all waits of a rank."""
+        """Time of the next check of each rank's limit. One entry of the agenda serves all waits of a rank."""
         self._ended_waits: dict[int, RuntimeError] = {}
-        """By rank: why it waits no longer for a request that is still under way."""
+        """Error that ended each rank's wait for a request that is still under way."""
         self.stuck: list[RankStatus] = []
         """The ranks of the first deadlock, and what each waited for."""
         self.groups: dict[str, tuple[int, ...]] = {}
         self._memberships: dict[tuple[int, str], Membership] = {}
-        """By rank and group, in the order of joining."""
+        """Memberships by rank and group, in the order of joining."""
         self.events: list[tuple[Any, ...]] | None = [] if recording else None
         """Rows of plain values, in the order of Event's fields: the garbage collector stops tracking those."""
         self.faults = Faults(faults, topology)
@@ -98,10 +98,10 @@ class Engine:
         self._agenda: list[tuple[float, int, Act | None, Any]] = []
         self._order = 0
         self._polls: dict[int, tuple[int, int]] = {}
-        """By rank: its number of unsuccessful polls, and the latest request of any rank when it began to count."""
+        """Number of unsuccessful polls of each rank, and the latest request of any rank when it began to count."""
         self._order_of_requests = 0
         self._computing: list[tuple[float, int] | None] = [None] * topology.world_size
-        """When a rank began to compute, and its number of operators since, until its next request."""
+        """Time at which each rank began to compute, and its number of operators since, until its next request."""
         self._accept: dict[type[Request], Act] = {
             Send: self.messages.accept_send,
             Receive: self.messages.accept_receive,
@@ -247,7 +247,7 @@ class Engine:
         return membership is not None and membership.left is None
 
     def compute(self, rank: int, seconds: float, operations: int = 1) -> None:
-        """The rank computes for `seconds`, `operations` operators; all up to its next request is one event."""
+        """Let the rank compute for `seconds`, `operations` operators; all up to its next request is one event."""
         computing = self._computing[rank]
         clock = self.clock[rank]
         self._computing[rank] = (clock, operations) if computing is None else (computing[0], computing[1] + operations)
@@ -258,20 +258,20 @@ class Engine:
             self.faults.strike(rank, self.clock)
 
     def computed(self, rank: int, until: float, operations: int) -> None:
-        """The rank has computed until that time of its clock; without injected faults."""
+        """Record that the rank has computed until that time of its clock; without injected faults."""
         computing = self._computing[rank]
         before = (self.clock[rank], 0) if computing is None else computing
         self._computing[rank] = before[0], before[1] + operations
         self.clock[rank] = until
 
     def work(self, rank: int, name: str, seconds: float) -> None:
-        """The rank does work of a known cost: an event of that name."""
+        """Let the rank do work of a known cost: an event of that name."""
         self._end_computing(rank)
         self.compute(rank, seconds)
         self._end_computing(rank, name)
 
     def sleep(self, rank: int, seconds: float) -> None:
-        """The rank does nothing for `seconds`."""
+        """Let the rank do nothing for `seconds`."""
         self._end_computing(rank)
         self.clock[rank] += seconds
         self.faults.strike(rank, self.clock)
@@ -312,7 +312,7 @@ class Engine:
         return False
 
     def _poll_in_vain(self, rank: int, request: Request) -> None:
-        """Raises DeadlockError when all ranks that could run have polled very often and nothing else has happened."""
+        """Raise DeadlockError when all ranks that could run have polled very often and nothing else has happened."""
         last, times = self._polls.get(rank, (-1, 0))
         self._polls[rank] = self._order_of_requests, (times + 1 if last == self._order_of_requests else 1)
         if times < MOST_POLLS or times % MOST_POLLS:
@@ -361,7 +361,7 @@ class Engine:
             self._time_out(time, (request, timeout))
 
     def must_sleep_for_any(self, rank: int, waits: Sequence[tuple[Request, float]], restless: bool) -> bool:
-        """Several threads of a rank begin to wait, each for a request and until a limit on the clock, when it fails.
+        """Let several threads of a rank begin to wait, each for a request that fails at a limit on the clock.
 
         Returns False if one of these is over by the rank's clock. restless: a thread that waits for something else may
         run on by itself (`called_back` reports when). Without requests the rank sleeps until then.

@@ -27,9 +27,9 @@ class Channel:
         self.cut_at = inf
         """Time from which nothing passes."""
         self.flows: dict[Flow, None] = {}
-        """In the order in which they began."""
+        """Flows on it, in the order in which they began."""
         self.since = 0.0
-        """When the last flow left it."""
+        """Time at which the last flow left it."""
         self.busy_from = self.free_at = 0.0
         """Start and end of the last time for which a collective has reserved it."""
         self._blocks: list[tuple[float, float]] = []
@@ -84,7 +84,7 @@ class Channel:
         return any([begin <= time < end for begin, end in self._blocks])
 
     def next_change(self, time: float) -> float:
-        """When the next reservation begins or ends after `time`; infinity if none does."""
+        """Time after `time` at which the next reservation begins or ends; infinity if none does."""
         edges = (self.busy_from, self.free_at, *[edge for block in self._blocks for edge in block])
         return min([edge for edge in edges if edge > time], default=inf)
 
@@ -103,7 +103,7 @@ class Flow:
         self.pace = inf
         """Seconds per byte since then."""
         self.due = inf
-        """When its last byte passes, at its present pace."""
+        """Time at which its last byte passes, at its present pace."""
         self.entry: float | None = inf
         """Time of its next entry on the agenda; None once it has ended."""
 
@@ -154,10 +154,10 @@ def fair_rates(channels: Collection[Channel], time: float) -> dict[Flow, float]:
 
     Progressive filling: all rates rise together until a channel is full; its flows keep their rates, the others go on.
     """
-    left = {channel: 0.0 if channel.is_reserved(time) else 1.0 / channel.seconds_per_byte for channel in channels}
+    spare = {channel: 0.0 if channel.is_reserved(time) else 1.0 / channel.seconds_per_byte for channel in channels}
     rising = {channel: len(channel.flows) for channel in channels}
     # a share only grows when others have stopped below it, so an outdated one is put back; the number breaks ties
-    full = [(left[c] / rising[c], number, c) for number, c in enumerate(channels) if rising[c]]
+    full = [(spare[c] / rising[c], number, c) for number, c in enumerate(channels) if rising[c]]
     heapify(full)
     rates: dict[Flow, float] = {}
     level = 0.0
@@ -165,7 +165,7 @@ def fair_rates(channels: Collection[Channel], time: float) -> dict[Flow, float]:
         share, number, channel = heappop(full)
         if not rising[channel]:
             continue
-        present = left[channel] / rising[channel]
+        present = spare[channel] / rising[channel]
         if present > share * (1 + ROUNDING):
             heappush(full, (present, number, channel))
             continue
@@ -175,6 +175,6 @@ def fair_rates(channels: Collection[Channel], time: float) -> dict[Flow, float]:
             if flow not in rates:
                 rates[flow] = level
                 for other in flow.channels:
-                    left[other] -= level
+                    spare[other] -= level
                     rising[other] -= 1
     return rates

@@ -128,7 +128,7 @@ def from_plain(data: Sequence[Mapping[str, Any]]) -> tuple[Fault, ...]:
 
 
 def check(faults: Sequence[Fault], topology: Topology) -> None:
-    """Raises ValueError if a fault names a rank or a node that the topology does not have, and for what is no list."""
+    """Raise ValueError if a fault names a rank or a node that the topology does not have, or if `faults` is no list."""
     if not isinstance(faults, list | tuple):
         raise ValueError(f"faults must be a list, [kill(rank=1, at=0.5)] for example, got {faults!r}")
     for fault in faults:
@@ -145,8 +145,8 @@ def _spelled(fault: Fault) -> str:
     """The fault as the call that makes it."""
     name = next(name for name, kind in _KIND_OF.items() if isinstance(fault, kind))
     usual = {"at": 0.0, "until": inf, "rank": None, "node": None} if not isinstance(fault, Kill) else {}
-    given = [f"{field}={value!r}" for field, value in asdict(fault).items() if value != usual.get(field, ...)]
-    return f"{name}({', '.join(given)})"
+    arguments = [f"{field}={value!r}" for field, value in asdict(fault).items() if value != usual.get(field, ...)]
+    return f"{name}({', '.join(arguments)})"
 
 
 class Killed(SystemExit):
@@ -201,7 +201,7 @@ class Faults:
             engine.fail_all(engine.awaited(rank), Killed(), time)
 
     def strike(self, rank: int, clock: list[float]) -> None:
-        """Raises Killed once the rank's time has come; its clock is then the time of its death."""
+        """Raise Killed once the rank's time has come; its clock is then the time of its death."""
         if clock[rank] >= self._dies_at[rank]:
             clock[rank] = self._dies_at[rank]
             raise Killed
@@ -233,7 +233,7 @@ class InterruptFaults(Faults):
         self._struck: set[int] = set()
 
     def strike(self, rank: int, clock: list[float]) -> None:
-        """Raises KeyboardInterrupt the first time."""
+        """Raise KeyboardInterrupt the first time."""
         if rank in self._running and rank not in self._struck:
             self._struck.add(rank)
             raise KeyboardInterrupt

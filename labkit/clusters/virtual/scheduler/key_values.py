@@ -46,7 +46,7 @@ class _Table:
     data: dict[str, bytes] = field(default_factory=dict)
     queues: dict[str, deque[bytes]] = field(default_factory=lambda: defaultdict(deque))
     waiting: dict[str, list[StoreCall]] = field(default_factory=lambda: defaultdict(list))
-    """By missing key, in order of arrival."""
+    """Calls that wait, by missing key, in order of arrival."""
 
 
 class KeyValues:

@@ -135,7 +135,7 @@ class Messages:
         network.begin(begin, Message(send, receive, network.connection(send.group, send.rank, receive.rank)))
 
     def left(self, time: float, message: Message) -> None:
-        """The last byte has left the sender."""
+        """Complete the send: the last byte has left the sender."""
         engine, send = self._engine, message.send
         engine.complete(send, time)
         if engine.events is not None:
@@ -145,7 +145,7 @@ class Messages:
             )  # fmt: skip
 
     def arrived(self, time: float, message: Message) -> None:
-        """The last byte has passed all links; the receiver has it one latency later."""
+        """Complete the receive, whose last byte has passed all links: the receiver has it one latency later."""
         engine, send, receive = self._engine, message.send, message.receive
         if not message.sent:
             self.left(time, message)
@@ -159,7 +159,7 @@ class Messages:
             )  # fmt: skip
 
     def failed(self, time: float, message: Message, name: str) -> None:
-        """A link on the message's way is cut."""
+        """Fail the message: a link on its way is cut."""
         send, receive = message.send, message.receive
         error = diagnosis.cut_link(name, send, receive)
         self._engine.fail_all((receive,) if message.sent else (send, receive), error, time)

@@ -85,13 +85,13 @@ class CollectivePlan:
     seconds: float
     """Seconds from the last member's joining to the end, on links without other traffic."""
     port_bytes: Mapping[int, OutIn]
-    """By rank: bytes out of and into its port."""
+    """Bytes out of and into each rank's port."""
     nic_bytes: Mapping[tuple[int, int], OutIn]
-    """By (node, card): bytes out of and into the card."""
+    """Bytes out of and into each card, by (node, card)."""
     switch_bytes: Mapping[int, float]
-    """By node: bytes through its switch; empty if the switch does not block."""
+    """Bytes through each node's switch; empty if the switch does not block."""
     uplink_bytes: Mapping[int, OutIn]
-    """By rack: bytes out of and into it; empty if uplinks do not block."""
+    """Bytes out of and into each rack; empty if uplinks do not block."""
     candidates: tuple[tuple[str, float], ...] = ()
     """All possible algorithms, the fastest first, with their seconds."""
 
@@ -131,8 +131,8 @@ def choose(
     if len(ranks) == 1:
         return CollectivePlan("nothing to do", 0.0, {}, {}, {}, {})
     group = _group(ranks, topology)
-    found = _messages("pairwise", group, _unequal_load(group, pairs)) if pairs else price(nbytes, group, root)
-    offers = sorted(found, key=lambda offer: offer.seconds)
+    candidates = _messages("pairwise", group, _unequal_load(group, pairs)) if pairs else price(nbytes, group, root)
+    offers = sorted(candidates, key=lambda offer: offer.seconds)
     best = offers[0]
     return CollectivePlan(
         best.algorithm,

@@ -38,9 +38,9 @@ class Connection:
         self.message: Message | None = None
         """The message that crosses the channels."""
         self.waiting: deque[Message] = deque()
-        """Those behind it."""
+        """Messages behind it."""
         self.unsent: deque[Message] = deque()
-        """Those of them whose sends have not begun to leave."""
+        """Messages among those whose sends have not begun to leave."""
         self.departure: Departure | None = None
         """The send that leaves, unless it moves with `message` and ends with it."""
 
@@ -94,7 +94,7 @@ class Network:
         self._loads: dict[int, tuple[CollectivePlan, list[tuple[Channel, float]]]] = {}
         """Each collective's load on the channels, by the identity of its plan."""
         self._disturbed: dict[float, dict[Channel, None]] = {}
-        """By time: channels whose flows have changed then, until rates are set anew."""
+        """Channels whose flows have changed, by the time of the change, until rates are set anew."""
 
     def channel(self, hop: Hop) -> Channel:
         """The channel of this name, created on first use."""
@@ -117,7 +117,7 @@ class Network:
     # Messages -----------------------------------------------------------------------------------------------------
 
     def begin(self, time: float, message: Message) -> None:
-        """Both sides have requested the message."""
+        """Begin a message, which both sides have requested."""
         connection = message.connection
         under_way = connection.message
         if under_way is None:
@@ -167,7 +167,7 @@ class Network:
             self._disturb(time, flow.channels)
 
     def _end(self, time: float, flow: Flow) -> None:
-        """An entry of this flow is due; it is outdated if the flow has become slower or faster."""
+        """Handle a due entry of this flow; it is outdated if the flow has become slower or faster."""
         if flow.entry != time:
             return
         if flow.due > time:
@@ -180,7 +180,7 @@ class Network:
         self._over(time, flow)
 
     def _over(self, time: float, flow: Flow) -> None:
-        """Its last byte has passed."""
+        """Handle the end of a flow, whose last byte has passed."""
         if isinstance(flow, Message):
             self._arrived(time, flow)
             self._follow(time, flow)
@@ -191,7 +191,7 @@ class Network:
             self._depart(time, flow.message.connection)
 
     def _follow(self, time: float, message: Message) -> None:
-        """A message has left its connection: start the next one."""
+        """Start the next message after one that has left its connection."""
         connection = message.connection
         departure = connection.departure
         if departure is not None and departure.message is message:
@@ -269,7 +269,7 @@ class Network:
     def reserve(self, now: float, start: float, loads: Iterable[tuple[Channel, float]]) -> tuple[float, str]:
         """Reserve each channel for so many bytes, as `carry` does."""
         for time in [time for time in self._disturbed if time <= now]:
-            self._settle(time)  # it must be known when the messages that began at this instant end
+            self._settle(time)  # the ends of messages that began at this instant must be known
         latest = start
         for channel, nbytes in loads:
             if channel.cut_at <= start:

@@ -34,7 +34,7 @@ class Request:
     result: Any = field(default=None, init=False)
     """Received data: a message's payload, a collective's list of tensors."""
     source: int = field(default=-1, init=False)
-    """For a receive: the sending rank."""
+    """Sending rank of a receive."""
 
 
 @dataclass(slots=True, eq=False)

@@ -118,9 +118,9 @@ class _Gloo:
             )
 
     def exchanged(self, outputs: Sequence[Tensor], given: Sequence[Tensor], n: int) -> None:
-        for what, tensors in (("input", given), ("output", outputs)):
+        for side, tensors in (("input", given), ("output", outputs)):
             if len(tensors) != n:
-                raise RuntimeError(f"all_to_all: {what} tensor list size {len(tensors)} does not match world size {n}")
+                raise RuntimeError(f"all_to_all: {side} tensor list size {len(tensors)} does not match world size {n}")
             for index, tensor in enumerate(tensors):
                 _same("all_to_all", index, tensor, given[0])
 

@@ -306,7 +306,7 @@ class CollectiveCalls:
         return self._called
 
     def _set_sequence_number_for_group(self) -> None:
-        """Does nothing: the numbers count from the creation of the group."""
+        """Do nothing: the numbers count from the creation of the group."""
 
     # the names before torch 2.13, which C++ may still use
     _allgather_base = all_gather_single
@@ -400,7 +400,7 @@ def _put(output: Tensor, data: Tensor | None) -> None:
 
 
 def _deliver_unless_written(
-    deliver: Callable[[list[Any]], None], tensors: list[Tensor], given: list[Tensor], what: str, arrived: list[Any]
+    deliver: Callable[[list[Any]], None], tensors: list[Tensor], given: list[Tensor], call: str, arrived: list[Any]
 ) -> None:
     """Deliver an in-place collective, which owns the tensor between its call and its wait.
 
@@ -409,7 +409,7 @@ def _deliver_unless_written(
     for tensor, copy in zip(tensors, given, strict=True):
         if has_data(tensor) and not _equal(tensor, copy):
             raise UsedBeforeWait(
-                f"the tensor of {what} was written to before its wait(): on real ranks the result would depend on "
+                f"the tensor of {call} was written to before its wait(): on real ranks the result would depend on "
                 "timing. Wait first, or write to another tensor"
             )
     deliver(arrived)

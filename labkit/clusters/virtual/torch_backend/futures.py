@@ -61,8 +61,8 @@ class VirtualFuture(torch.futures.Future[Any]):
             try:
                 return callback(self)
             except Exception as error:  # like torch's message
-                told = f"Got the following error when running the callback: {type(error).__name__}: {error}"
-                raise RuntimeError(told) from error
+                message = f"Got the following error when running the callback: {type(error).__name__}: {error}"
+                raise RuntimeError(message) from error
 
         following = VirtualFuture(finish, self.done)
         self.add_done_callback(lambda _: following.complete())

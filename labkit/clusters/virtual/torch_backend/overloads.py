@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import AllreduceCoalescedOptions
 
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
-"""By the name of a parameter: the field of the options in whose place it is."""
+"""Field of the options that each parameter replaces, by the parameter's name."""
 
 
 def overloaded(options: type[Any], data: int, *parameters: str) -> Callable[[Callable[..., Any]], Any]:

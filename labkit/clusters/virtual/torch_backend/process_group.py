@@ -97,11 +97,11 @@ class VirtualProcessGroup(CollectiveCalls, ProcessGroup):  # type: ignore[misc] 
         handle = self.post_receive(tensors[0], None, tag, name or "recv", line)
         return VirtualWork(self.endpoint, self.ranks, handle, partial(write, tensors[0]), tensors, timeout=self.timeout)
 
-    def _check_peer(self, what: str, peer: int) -> None:
+    def _check_peer(self, verb: str, peer: int) -> None:
         if not 0 <= peer < len(self.ranks):
-            raise IndexError(f"cannot {what} rank {peer} of a group that has ranks 0 to {len(self.ranks) - 1}")
+            raise IndexError(f"cannot {verb} rank {peer} of a group that has ranks 0 to {len(self.ranks) - 1}")
         if peer == self.group_rank and self.backend.name == "gloo":
-            raise RuntimeError(f"rank {self.ranks[peer]} cannot {what} itself: gloo has no connection for that")
+            raise RuntimeError(f"rank {self.ranks[peer]} cannot {verb} itself: gloo has no connection for that")
 
     def post_send(self, tensor: Tensor, to: int, tag: int, name: str, line: str) -> Any:
         """Post a send to group rank `to`; returns the scheduler's handle. `name` and `line` go into the trace."""
