@@ -154,9 +154,9 @@ def _check_marks(gradebook: Path, assignment: Assignment, count: int, share: flo
 
 def _timed(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
     """Return a command's seconds, and the peak megabytes of it and its descendants. Raises RuntimeError."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as log:
         began = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
         over, most = threading.Event(), [0.0]
 
         def watch() -> None:
@@ -170,8 +170,8 @@ def _timed(command: list[str], folder: Path, environment: dict[str, str]) -> tup
         over.set()
         watcher.join()
         if code:
-            said.seek(0)
-            raise RuntimeError(f"{' '.join(command)}\n{said.read().decode(errors='replace')}")
+            log.seek(0)
+            raise RuntimeError(f"{' '.join(command)}\n{log.read().decode(errors='replace')}")
     return seconds, most[0]
 
 

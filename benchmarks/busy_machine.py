@@ -1,4 +1,4 @@
-"""Processes that take whatever the machine has, for what is to be seen on a busy one."""
+"""Processes that use all of the machine's processor time, for measurements on a busy machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-# each ends by itself when nobody waits for it, however its parent ends
+# each ends by itself once its parent is gone, however the parent ended
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    for _ in range(1_000_000): pass"
 
 
@@ -18,7 +18,7 @@ def busy(count: int) -> Iterator[None]:
     started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
-            # no Ctrl-C for them: they are ended here
+            # a session of their own keeps Ctrl-C from them: they are killed below
             command = [sys.executable, "-S", "-c", _BUSY, str(os.getpid())]
             started.append(subprocess.Popen(command, start_new_session=True))
         yield

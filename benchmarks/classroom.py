@@ -55,9 +55,9 @@ print("the sum is", number.item())
 BYTES = 20 << 30
 MOST_LEARNERS = 50
 QUIET_CORES, QUIET_SECONDS, LONGEST_SECONDS = 0.02, 4.0, 60.0
-"""Sandboxes are quiet when they use less than this part of a core for so long; the last is how long to wait for it."""
+"""Sandboxes are quiet when they use less than this share of a core for so many seconds; last is the longest wait."""
 PARTS = {"notebook server": "server", kernel.NAME: "kernel", starting.NAME: "ranks' forkserver", "": "other"}
-"""Of a learner's memory, by the names of processes; the last one has all that have another name."""
+"""Parts of a learner's memory, by the names of processes; the last one is for all other names."""
 PROGRESS = Console(stderr=True)
 
 
@@ -99,14 +99,14 @@ def main() -> None:
     console = Console()
     console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with hub(options.learners or MOST_LEARNERS) as running:
-        found = asyncio.run(measure(running, options.learners, options.at_once))
-    console.print(times(found, options.at_once))
-    console.print(memory(found))
-    count = len(found.alone) + len(found.together)
+        measured = asyncio.run(measure(running, options.learners, options.at_once))
+    console.print(times(measured, options.at_once))
+    console.print(memory(measured))
+    count = len(measured.alone) + len(measured.together)
     chosen = "" if options.learners else f", as many as fit into {BYTES >> 30} GiB and at most {MOST_LEARNERS}"
-    console.print(f"{count} learners{chosen}; cells that failed: {len(found.failures)}")
-    if found.failures:
-        raise SystemExit("\n".join(found.failures))
+    console.print(f"{count} learners{chosen}; cells that failed: {len(measured.failures)}")
+    if measured.failures:
+        raise SystemExit("\n".join(measured.failures))
 
 
 @contextlib.contextmanager
@@ -132,62 +132,62 @@ def hub(learners: int) -> Iterator[Hub]:
 
 
 async def measure(running: Hub, learners: int | None, at_once: int) -> Measured:
-    """Let one learner after the other begin alone, as far as there are figures to compare, and the rest together."""
-    found = Measured()
+    """Let the first learner work alone, to find out how many fit, and the others in groups of `at_once`."""
+    measured = Measured()
     notebook = nbformat.read(catalogue.find(EXERCISE).notebook, as_version=4)
     exercise = next(cell.source for cell in notebook.cells if cell.source.startswith("%%exercise"))
     cells = (exercise, f"%check {EXERCISE}")
-    await quiet(running.process.children(recursive=True))  # until its zygote has imported all, servers wait for it
+    await quiet(running.process.children(recursive=True))  # servers wait until its zygote has imported all
     async with contextlib.AsyncExitStack() as people:
 
         async def join(number: int) -> Learner:
             return await people.enter_async_context(Learner(running.address, f"learner{number}"))
 
         async def begin(group: Sequence[Learner], seconds: list[float]) -> None:
-            seconds += await asyncio.gather(*(one.ready_notebook(notebook) for one in group))
-            found.cpu += [_cpu(running.sandbox(one.name)) for one in group]
+            seconds += await asyncio.gather(*(learner.ready_notebook(notebook) for learner in group))
+            measured.cpu += [_cpu(running.sandbox(learner.name)) for learner in group]
             await remember("open notebook", group)
-            await each(group, lambda one: one.run(FIRST_CELL))
+            await each(group, lambda learner: learner.run(FIRST_CELL))
             await remember("%load_ext labkit", group)
 
         async def work(group: Sequence[Learner]) -> None:
             for cell in cells:
-                await each(group, lambda one, cell=cell: one.run(cell))
-            await calm(group)  # as they are when learners have read on; ranks are forked ahead meanwhile
+                await each(group, lambda learner, cell=cell: learner.run(cell))
+            await calm(group)  # as after a learner's pause to read, in which ranks are forked ahead
             await each(group, on_ranks)
             await remember("after cells on ranks", group)
 
-        async def on_ranks(one: Learner) -> None:
-            output = await one.run(ON_RANKS)
+        async def on_ranks(learner: Learner) -> None:
+            output = await learner.run(ON_RANKS)
             if output.text != "[0-3] the sum is 10\n" or output.first_line_seconds is None:
-                raise CellFailed(f"{one.name}: the ranks printed {output.text!r}")
-            if one is not first:
-                found.first_lines.append(output.first_line_seconds)
+                raise CellFailed(f"{learner.name}: the ranks printed {output.text!r}")
+            if learner is not first:
+                measured.first_lines.append(output.first_line_seconds)
 
         async def each(group: Iterable[Learner], act: Callable[[Learner], Awaitable[object]]) -> None:
             for outcome in await asyncio.gather(*map(act, group), return_exceptions=True):
                 if isinstance(outcome, CellFailed):
-                    found.failures.append(str(outcome))
+                    measured.failures.append(str(outcome))
                 elif isinstance(outcome, BaseException):
                     raise outcome
 
         async def calm(group: Sequence[Learner]) -> None:
-            await quiet([process for one in group for process in running.sandbox(one.name)])
+            await quiet([process for learner in group for process in running.sandbox(learner.name)])
 
         async def remember(state: str, group: Sequence[Learner]) -> None:
             await calm(group)
-            PROGRESS.print(f"{', '.join(one.name for one in group)}: {state}")
-            found.memory.setdefault(state, []).extend(megabytes(running.sandbox(one.name)) for one in group)
+            PROGRESS.print(f"{', '.join(learner.name for learner in group)}: {state}")
+            measured.memory.setdefault(state, []).extend(megabytes(running.sandbox(learner.name)) for learner in group)
 
         first = await join(1)
-        await begin([first], found.alone)
+        await begin([first], measured.alone)
         await work([first])
-        most = fitting(found.memory["after cells on ranks"][0].total()) if learners is None else learners
+        most = fitting(measured.memory["after cells on ranks"][0].total()) if learners is None else learners
         for start in range(2, most + 1, at_once):
             group = [await join(number) for number in range(start, min(start + at_once, most + 1))]
-            await begin(group, found.together)
+            await begin(group, measured.together)
             await work(group)
-    return found
+    return measured
 
 
 async def quiet(processes: Iterable[psutil.Process]) -> None:
@@ -203,11 +203,11 @@ async def quiet(processes: Iterable[psutil.Process]) -> None:
 
 def megabytes(processes: Iterable[psutil.Process]) -> Counter[str]:
     """Return the proportional set size by part."""
-    found: Counter[str] = Counter()
+    by_part: Counter[str] = Counter()
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found[_part(process)] += process.memory_full_info().pss / 1e6
-    return found
+            by_part[_part(process)] += process.memory_full_info().pss / 1e6
+    return by_part
 
 
 def _part(process: psutil.Process) -> str:
@@ -223,7 +223,7 @@ def _cpu(processes: Iterable[psutil.Process]) -> float:
 
 
 def fitting(megabytes: float) -> int:
-    """Return how many learners fit if each has as many as the first, who shares with nobody."""
+    """Return how many learners fit if each needs as much memory as the first, who shares with nobody."""
     free = min(BYTES, int(0.9 * psutil.virtual_memory().available))
     return max(1, min(MOST_LEARNERS, int(free / (megabytes * 1e6))))
 
@@ -233,14 +233,14 @@ def times(found: Measured, at_once: int) -> Table:
     table = Table(title="Seconds")
     for heading in ("", "learners", "median", "longest"):
         table.add_column(heading, justify="right" if heading else "left")
-    for what, seconds in (
+    for label, seconds in (
         ("from login to a ready notebook, alone", found.alone),
         (f"the same, {at_once} at once", found.together),
         ("CPU time in the sandbox until then", found.cpu),
         (f"first line of %%torchrun -n 4, {at_once} at once", found.first_lines),
     ):
         if seconds:
-            table.add_row(what, str(len(seconds)), f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}")
+            table.add_row(label, str(len(seconds)), f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}")
     return table
 
 
@@ -250,8 +250,8 @@ def memory(found: Measured) -> Table:
     for heading in ("", "learners", "all", "most", *PARTS.values()):
         table.add_column(heading, justify="right" if heading else "left")
     for state, sizes in found.memory.items():
-        totals = [one.total() for one in sizes]
-        parts = [statistics.median(one[part] for one in sizes) for part in PARTS.values()]
+        totals = [by_part.total() for by_part in sizes]
+        parts = [statistics.median(by_part[part] for by_part in sizes) for part in PARTS.values()]
         table.add_row(state, str(len(sizes)), *(f"{n:.0f}" for n in (statistics.median(totals), max(totals), *parts)))
     return table
 

@@ -18,7 +18,7 @@ _PASSWORD = "correct horse"
 _POLL_SECONDS = 0.1
 _LIMIT_SECONDS = 300.0
 _RANKS = re.compile(r"^\[[\d, -]+\] ")
-"""The ranks before a line; while they run, these are apart."""
+"""Label of ranks before a line; while ranks run, the page has labels apart from lines."""
 _CONTROL = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -28,16 +28,16 @@ class CellFailed(Exception):
 
 @dataclass(frozen=True)
 class Output:
-    """What a cell has printed. Seconds are from sending it."""
+    """Output of one cell. Seconds count from sending it."""
 
     text: str
     first_line_seconds: float | None
-    """Until its first line was on the page, where ranks still ran or not; None if it has printed nothing."""
+    """Seconds until its first line was on the page, whether ranks still ran or not; None if it printed nothing."""
     seconds: float
 
 
 class Learner:
-    """Use it as a context manager. address: of the hub."""
+    """A learner as a context manager. address: that of the hub."""
 
     def __init__(self, address: str, name: str) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Learner:
 
     async def __aenter__(self) -> Self:
         limits = aiohttp.ClientTimeout(total=_LIMIT_SECONDS)
-        # browsers keep cookies of addresses, too
+        # browsers keep cookies of hosts that are IP addresses, too
         self._http = aiohttp.ClientSession(timeout=limits, cookie_jar=aiohttp.CookieJar(unsafe=True))
         return self
 
@@ -81,9 +81,9 @@ class Learner:
 
     async def _log_in(self) -> None:
         page = await self._page(f"{self._address}/hub/login")
-        found = re.search(r'name="_xsrf" value="([^"]+)"', page)
-        assert found is not None, page
-        form = {"username": self.name, "password": _PASSWORD, "_xsrf": found[1]}
+        token = re.search(r'name="_xsrf" value="([^"]+)"', page)
+        assert token is not None, page
+        form = {"username": self.name, "password": _PASSWORD, "_xsrf": token[1]}
         async with self._http.post(f"{self._address}/hub/login", data=form) as answer:
             answer.raise_for_status()
         limit = time.perf_counter() + _LIMIT_SECONDS
@@ -124,22 +124,22 @@ class Learner:
             message = await self._socket.receive(_LIMIT_SECONDS)
             if message.type != aiohttp.WSMsgType.TEXT:
                 raise CellFailed(f"{self.name}: the kernel's connection is closed: {message}")
-            said = json.loads(message.data)
-            if said["parent_header"].get("msg_id") != identity:
+            reply = json.loads(message.data)
+            if reply["parent_header"].get("msg_id") != identity:
                 continue
             now = time.perf_counter() - began
-            if said["msg_type"] != "execute_input":
-                shown.append((now, json.dumps(said["content"])))
-            if said["msg_type"] == "stream":
-                text += said["content"]["text"]
-            elif said["msg_type"] == "error":
-                raise CellFailed(f"{self.name}: " + _CONTROL.sub("", "\n".join(said["content"]["traceback"])))
-            elif said["msg_type"] == "status" and said["content"]["execution_state"] == "idle":
+            if reply["msg_type"] != "execute_input":
+                shown.append((now, json.dumps(reply["content"])))
+            if reply["msg_type"] == "stream":
+                text += reply["content"]["text"]
+            elif reply["msg_type"] == "error":
+                raise CellFailed(f"{self.name}: " + _CONTROL.sub("", "\n".join(reply["content"]["traceback"])))
+            elif reply["msg_type"] == "status" and reply["content"]["execution_state"] == "idle":
                 return Output(text, _first_line_seconds(text, shown), now)
 
 
 def _first_line_seconds(text: str, shown: list[tuple[float, str]]) -> float | None:
     """shown: the contents of all messages to the page, in the order of arrival, with their times."""
     line = _RANKS.sub("", text.partition("\n")[0])
-    said = json.dumps(line)[1:-1]
-    return next((seconds for seconds, content in shown if said in content), None) if line else None
+    quoted = json.dumps(line)[1:-1]
+    return next((seconds for seconds, content in shown if quoted in content), None) if line else None

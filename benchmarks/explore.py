@@ -70,19 +70,19 @@ def press(page: Page, cell: Locator, name: str, keys: int) -> list[float]:
         page.keyboard.press("ArrowLeft" if number % 2 else "ArrowRight")
         page.wait_for_function("count => window.seen.length >= count", arg=number + 1)
         page.wait_for_timeout(30)  # for the rest of the message after the picture
-    found: list[float] = page.evaluate("window.seen")
-    return found
+    milliseconds: list[float] = page.evaluate("window.seen")
+    return milliseconds
 
 
 def kernel_seconds(rounds: int = 50) -> list[float]:
     """Return the processor time of one picture."""
-    found = []
+    seconds = []
     for number in range(rounds):
         chosen = {**CHOSEN, "tensor": 1 << number % 4, "microbatch": 1 << number % 3}
         began = time.process_time()
         live(*ask(chosen))
-        found.append(time.process_time() - began)
-    return found
+        seconds.append(time.process_time() - began)
+    return seconds
 
 
 def main() -> None:

@@ -87,8 +87,8 @@ def starts(options: argparse.Namespace) -> Table:
                 theirs.append(seconds_with_torchrun(program, ranks))
                 time.sleep(PAUSE_SECONDS)
                 rested.append(seconds_locally(forkserver, ranks))
-            for index, what in enumerate(("every rank's first line", "the job has ended")):
-                for starts, until in ((ours, what), (rested, "the same, after a pause")):
+            for index, label in enumerate(("every rank's first line", "the job has ended")):
+                for starts, until in ((ours, label), (rested, "the same, after a pause")):
                     times = [pair[index] for pair in starts], [pair[index] for pair in theirs]
                     _compare(table, (str(ranks), until), *times)
     forkserver.close()
@@ -139,8 +139,8 @@ def memory(options: argparse.Namespace) -> Table:
         program.write_text(TRAINING)
         for ranks in track(options.ranks, "memory", console=PROGRESS, transient=True):
             pairs = zip(memory_locally(ranks), memory_with_torchrun(program, ranks), strict=True)
-            for what, (ours, theirs) in zip(("the ranks", "all processes / ranks"), pairs, strict=True):
-                table.add_row(str(ranks), what, f"{ours:.0f}", f"{theirs:.0f}", f"1/{theirs / ours:.1f}")
+            for label, (ours, theirs) in zip(("the ranks", "all processes / ranks"), pairs, strict=True):
+                table.add_row(str(ranks), label, f"{ours:.0f}", f"{theirs:.0f}", f"1/{theirs / ours:.1f}")
     table.caption = "All processes: with the forkserver and the supervisor; with torchrun's agent."
     return table
 

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.extend(str(ROOT / "tests" / name) for name in ("clusters/slurm", "plugins"))
 
-from slurm_rig import SlurmRig  # noqa: E402  # in a folder that was just added
+from slurm_rig import SlurmRig  # noqa: E402  # from a folder that was just added
 
 CONFIGS = ROOT / "cluster" / "configs"
 SLURM = ["--cluster", "slurm", "--partition", "lab", "--time", "20"]
@@ -34,7 +34,7 @@ IN_3D = ["--model", "2x64x4", "--sequence", "32", "--steps", "60", "--mixed-prec
 
 @dataclass(frozen=True)
 class Trial:
-    """A launch. `{name}` in its words is the trial's."""
+    """One launch. `{name}` in its words is replaced by the trial's name."""
 
     config: str
     launch: tuple[str, ...]
@@ -81,7 +81,7 @@ def run(trial: Trial, rig: SlurmRig, checkpoints: Path) -> list[tuple[str, int, 
         return [("", shell.returncode, shell.stderr)]
     name = shell.stdout.strip()
     jobs = [f"{name}_{index}" for index in range(3)] if "--array" in trial.launch else [name]
-    found = []
+    results = []
     for job in jobs:
         command = [sys.executable, "-m", "labkit", "logs", "-f", job]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as attached:
@@ -90,14 +90,14 @@ def run(trial: Trial, rig: SlurmRig, checkpoints: Path) -> list[tuple[str, int, 
                     time.sleep(0.05)
                 rig.cut_off(rig.nodes[1])
             output, _ = attached.communicate()
-        found.append((job, attached.returncode, figures(output)))
+        results.append((job, attached.returncode, figures(output)))
     if trial.loses_node:
         rig.revive(rig.nodes[1])
-    return found
+    return results
 
 
 def figures(output: str) -> str:
-    """The last report, or the last line, and what is noted about restarts."""
+    """Return the last report, or else the last line, with the notes about restarts."""
     reports = re.findall(r"\] (\{\"(?:epoch|first_step)\".*\})", output)
     notes = re.findall(r"note: (restarted.*)", output)
     if not reports:

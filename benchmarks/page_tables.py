@@ -12,7 +12,7 @@ Tables = Mapping[str, Callable[[], list[str]]]
 
 
 def filled(page: str, tables: Tables, names: Iterable[str]) -> str:
-    """The page's text with these tables made anew. Raises ValueError unless it has each of them once."""
+    """Return the page's text with these tables made anew. Raises ValueError unless it has each of them once."""
     for name in names:
         pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
         table = "\n".join(tables[name]())
@@ -29,7 +29,7 @@ def main(
     also: Callable[[], None] = lambda: None,
     differing: Callable[[], Sequence[Path]] = tuple,
 ) -> int:
-    """Write what `fill` makes of the page, and do `also`; with --check only compare, and return 1 if it differs.
+    """Write the page that `fill` returns, and call `also`; with --check only compare, and return 1 if it differs.
 
     differing: the files that `also` writes and that differ from what it would write.
     """

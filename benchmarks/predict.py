@@ -45,27 +45,27 @@ def main() -> int:
     parser.add_argument("--rows", metavar="NAME", choices=SOFTWARE)
     parser.add_argument("--measured", type=Path, default=MEASURED)
     options = parser.parse_args()
-    found = {name: made for name in SOFTWARE if (made := rows(name, options.measured))}
+    sources = {name: made for name in SOFTWARE if (made := rows(name, options.measured))}
     if options.unseen:
         for of in unseen(options.measured).values():
             each(of)
         blind(options.measured)
     elif options.rows:
-        each(found.get(options.rows, []))
+        each(sources.get(options.rows, []))
     elif options.fit:
         print(f"{'constant':<20} {'fitted':>8} {'+-':>8} {'shipped':>8}")
-        for name, one in fit(found)[1].items():
+        for name, one in fit(sources)[1].items():
             print(f"{name:<20} {one.value:>8.4g} {one.uncertainty:>8.2g} {shipped(name):>8.4g}  {one.remark}")
         print(f"\n{'part of a step':<30} {'faster':>8} {'slower':>8} {'shipped':>18}")
-        for part, spread in fit_spread({name: shares(of, FITTED) for name, of in families(found).items()}).items():
+        for part, spread in fit_spread({name: shares(of, FITTED) for name, of in families(sources).items()}).items():
             faster, slower = SPREAD[part]
             print(f"{part:<30} {spread.faster:>8.3g} {spread.slower:>8.3g} {faster:>9.3g} {slower:>8.3g}")
     else:
         parts(options.measured)
-        memory(found)
-        out_of_memory(found)
-        whole(found, options.folds, options.leave_out)
-        ranges(found, options.measured, options.leave_out)
+        memory(sources)
+        out_of_memory(sources)
+        whole(sources, options.folds, options.leave_out)
+        ranges(sources, options.measured, options.leave_out)
         blind(options.measured)
         speed()
     return 0
@@ -119,16 +119,16 @@ def ranges(found: dict[str, list[Row]], folder: Path, leave_out: bool) -> None:
     out = dict(left_out(found)) if leave_out else {}
     print("| family | rows | inside | width | inside, family left out | width |\n|---|---|---|---|---|---|")
     used = {name: coverage(shares(of, FITTED), SPREAD) for name, of in families(found).items()}
-    for name, one in used.items():
+    for name, covered in used.items():
         without = f"{out[name].inside:.0%} | {out[name].width:.2f}" if name in out else " | "
-        print(f"| {name} | {one.rows} | {one.inside:.0%} | {one.width:.2f} | {without} |")
+        print(f"| {name} | {covered.rows} | {covered.inside:.0%} | {covered.width:.2f} | {without} |")
     for name, of in unseen(folder).items():  # which no fit has used
-        one = coverage(shares(of, FITTED), SPREAD)
-        print(f"| {name} | {one.rows} | | | {one.inside:.0%} | {one.width:.2f} |")
+        covered = coverage(shares(of, FITTED), SPREAD)
+        print(f"| {name} | {covered.rows} | | | {covered.inside:.0%} | {covered.width:.2f} |")
 
     def means(of: Sequence[Coverage]) -> str:
-        rows = sum(one.rows * one.inside for one in of) / sum(one.rows for one in of)
-        return f"{statistics.mean(one.inside for one in of):.0%}, of all rows {rows:.0%}"
+        rows = sum(covered.rows * covered.inside for covered in of) / sum(covered.rows for covered in of)
+        return f"{statistics.mean(covered.inside for covered in of):.0%}, of all rows {rows:.0%}"
 
     last = means(list(out.values())) if out else ""
     print(f"| mean of the families | {len(used)} | {means(list(used.values()))} | | {last} | |")
@@ -220,18 +220,18 @@ def parts(folder: Path) -> None:
     signed: dict[str, list[float]] = {}
     for source in ("microbench_comm_gemm", "microbench_gather_scatter"):
         for row in read(source, folder):
-            what, n = COLLECTIVES.get(row["model"]), row["gpus"]
+            collective, n = COLLECTIVES.get(row["model"]), row["gpus"]
             size = re.search(r"message (\d+)( B|[KMG])", row["metric"])
-            if what is None or size is None or n not in ("2", "8"):
+            if collective is None or size is None or n not in ("2", "8"):
                 continue
             nbytes = _message_bytes(int(size[1]), size[2])
             if nbytes < 2**20:
                 continue
-            passes, value = (2 if what == "all_reduce" else 1), float(row["value"])
+            passes, value = (2 if collective == "all_reduce" else 1), float(row["value"])
             rate = value * 1e9 / (passes * (int(n) - 1) / int(n))
             measured = value * 1e-6 if row["unit"] == "us" else nbytes / rate
             preset = next(preset for gpu, preset in MACHINES.items() if row["gpu"].startswith(gpu))
-            seconds = getattr(Wires(topology(preset), COMPONENTS), what)(nbytes, Group(int(n), int(n)))
+            seconds = getattr(Wires(topology(preset), COMPONENTS), collective)(nbytes, Group(int(n), int(n)))
             name = f"{row['model']}, {row['gpu'][:4]}, {n} GPUs, {row['source'][:12]}"
             signed.setdefault(name, []).append(seconds / measured - 1)
     print("collectives of 1 MB and more, constants of parts")

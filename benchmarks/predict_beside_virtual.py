@@ -68,7 +68,7 @@ class Case:
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """Nodes of the preset."""
+        """Options that change the preset's nodes."""
         per_node = min(self.per_node, self.ranks)
         return {"nnodes": self.ranks // per_node, "nproc_per_node": per_node, "gpu": self.gpu}
 
@@ -86,10 +86,10 @@ class Case:
 def cases(ranks: Sequence[int]) -> list[Case]:
     """Return every family on these numbers of ranks. Pipelines have one or two layers per stage, and as many
     microbatches as stages or twice as many."""
-    found = []
+    listed = []
     for n in ranks:
         stages = min(n, 16)
-        found += [
+        listed += [
             Case("ddp", ddp=True, ranks=n),
             Case("zero-1", zero=1, ranks=n),
             Case("zero-2", zero=2, ranks=n),
@@ -111,7 +111,7 @@ def cases(ranks: Sequence[int]) -> list[Case]:
                 gpu="a100-80gb,v100-32gb",
             ),
         ]
-    return found
+    return listed
 
 
 def stated(cluster: Topology) -> Constants:
@@ -199,15 +199,15 @@ def held_beside(case: Case, *, steps: int = STEPS) -> Result:
     began = time.perf_counter()
     run = train(case, steps=steps)
     real = time.perf_counter() - began
-    told: list[Any] = run.values
+    reports: list[Any] = run.values
     cluster, model, plan = case.cluster(), case.model(), case.plan()
     made, fitted = predict(model, plan, cluster, constants=stated(cluster)), predict(model, plan, cluster)
-    busiest = max(range(case.ranks), key=lambda rank: _computing(told[rank]["spent"][-1]))
-    start, end = told[busiest]["began"][-2:]
-    spent = {**told[busiest]["spent"][-1]}
+    busiest = max(range(case.ranks), key=lambda rank: _computing(reports[rank]["spent"][-1]))
+    start, end = reports[busiest]["began"][-2:]
+    spent = {**reports[busiest]["spent"][-1]}
     # the remaining time is waiting inside FSDP2
     spent["gradients"] = spent.get("gradients", 0.0) + (end - start) - sum(spent.values())
-    since = min(one["began"][-2] for one in told)
+    since = min(report["began"][-2] for report in reports)
     peaks = [_peak(run.trace, rank, since) for rank in range(case.ranks)]
     fullest = max(peaks, key=lambda held: sum(held.values()))
     return Result(
@@ -267,21 +267,23 @@ def _held(fullest: dict[Category, int], made: Prediction, case: Case) -> dict[st
 
 def why(result: Result) -> str:
     """Explain in words why the two differ by more than the bar; empty if they do not."""
-    said = []
+    reasons = []
     case = result.case
     if abs(result.step_error) > 0.05:
         part, (run, predicted) = max(result.parts.items(), key=lambda item: abs(item[1][1] - item[1][0]))
-        said.append(f"time: most of it in {part}, {run * 1e3:.1f} ms beside {predicted * 1e3:.1f}")
+        reasons.append(f"time: most of it in {part}, {run * 1e3:.1f} ms beside {predicted * 1e3:.1f}")
         if case.zero == 3:
-            said.append("FSDP2 copies parameters out of every gather and gradients into every scatter; not predicted")
+            reasons.append(
+                "FSDP2 copies parameters out of every gather and gradients into every scatter; not predicted"
+            )
         if part == "gradients" and not case.ddp:
-            said.append("the program sends a whole block's gradients at once, predicted are buckets of 25 MB")
+            reasons.append("the program sends a whole block's gradients at once, predicted are buckets of 25 MB")
     if abs(result.memory_error) > 0.03:
-        what, (run, predicted) = max(result.held.items(), key=lambda item: abs(item[1][1] - item[1][0]))
-        said.append(f"memory: most of it in {what}, {run / 1e9:.2f} GB beside {predicted / 1e9:.2f}")
+        category, (run, predicted) = max(result.held.items(), key=lambda item: abs(item[1][1] - item[1][0]))
+        reasons.append(f"memory: most of it in {category}, {run / 1e9:.2f} GB beside {predicted / 1e9:.2f}")
         if case.zero == 3:
-            said.append("no layer is fetched ahead when the loss is at hand, two are predicted")
-    return "; ".join(said)
+            reasons.append("no layer is fetched ahead when the loss is at hand, two are predicted")
+    return "; ".join(reasons)
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -316,11 +318,14 @@ def main() -> None:
             results.append(held_beside(case))
             console.print(table(results[-1:]))
     console.print(table(results))
-    for one in results:
-        if said := why(one):
-            console.print(f"{one.case.name} on {one.case.ranks}: {said}")
+    for result in results:
+        if reasons := why(result):
+            console.print(f"{result.case.name} on {result.case.ranks}: {reasons}")
     if options.json:
-        plain = [{**asdict(one), "step_error": one.step_error, "memory_error": one.memory_error} for one in results]
+        plain = [
+            {**asdict(result), "step_error": result.step_error, "memory_error": result.memory_error}
+            for result in results
+        ]
         options.json.write_text(json.dumps(plain, indent=1) + "\n")
     shared().close()
 

@@ -50,16 +50,16 @@ ROWS = 60
 
 
 def constants(values: Sequence[float]) -> Constants:
-    found = {free.name: value * free.scale for free, value in zip(FREE, values, strict=True)}
+    fitted = {free.name: value * free.scale for free, value in zip(FREE, values, strict=True)}
     tables = {
         "sustained": {
-            "a100": found.pop("sustained a100"),
-            "h100": (hopper := found.pop("sustained h100")),
+            "a100": fitted.pop("sustained a100"),
+            "h100": (hopper := fitted.pop("sustained h100")),
             "h200": hopper,
         },
-        "flash1": {**COMPONENTS.flash1, "h100": found.pop("flash1 h100")},
+        "flash1": {**COMPONENTS.flash1, "h100": fitted.pop("flash1 h100")},
     }
-    return replace(COMPONENTS, **FIXED, **found, **{name: MappingProxyType(table) for name, table in tables.items()})
+    return replace(COMPONENTS, **FIXED, **fitted, **{name: MappingProxyType(table) for name, table in tables.items()})
 
 
 def predicted(row: Row, chosen: Constants) -> float:
@@ -73,18 +73,18 @@ class Found(NamedTuple):
     uncertainty: float
     """Standard deviation, from the curvature at the minimum."""
     remark: str
-    """Why the value is not to be trusted; empty if it is."""
+    """Reason not to trust the value; empty if there is no such reason."""
 
 
 def fit(sources: Mapping[str, Sequence[Row]]) -> tuple[Constants, dict[str, Found]]:
-    drawn = {name: found[:: max(1, math.ceil(len(found) / ROWS))] for name, found in sources.items()}
+    drawn = {name: fitted[:: max(1, math.ceil(len(fitted) / ROWS))] for name, fitted in sources.items()}
 
     def residuals(values: Sequence[float]) -> np.ndarray:
         chosen = constants(values)
         parts = []
-        for found in drawn.values():
-            errors = np.array([math.log(predicted(row, chosen) / row.seconds) for row in found]) / 0.1
-            parts.append(np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1)) / math.sqrt(len(found)))
+        for fitted in drawn.values():
+            errors = np.array([math.log(predicted(row, chosen) / row.seconds) for row in fitted]) / 0.1
+            parts.append(np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1)) / math.sqrt(len(fitted)))
         pull = [PULL * (value - free.start) / (free.high - free.low) for value, free in zip(values, FREE, strict=True)]
         return np.concatenate([*parts, pull])
 
@@ -95,10 +95,10 @@ def fit(sources: Mapping[str, Sequence[Row]]) -> tuple[Constants, dict[str, Foun
     )
     variance = 2 * best.cost / (len(best.fun) - len(FREE))
     deviations = np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)) * variance)
-    found = {}
+    fitted = {}
     for free, value, deviation in zip(FREE, map(float, best.x), map(float, deviations), strict=True):
         span = free.high - free.low
         at_bound = min(value - free.low, free.high - value) < 0.01 * span
         remark = "at a bound" if at_bound else "not determined" if deviation > span / 4 else ""
-        found[free.name] = Found(value, deviation, remark)
-    return constants(best.x), found
+        fitted[free.name] = Found(value, deviation, remark)
+    return constants(best.x), fitted

@@ -57,12 +57,12 @@ CASES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one step."""
+    """Time and memory of one step, as measured."""
 
     seconds: float
     fastest: float
     memory: int
-    """Most bytes of tensors on the GPU."""
+    """Peak bytes of tensors on the GPU."""
 
 
 def measure(case: Case, compiled: bool) -> Measured:
@@ -96,14 +96,14 @@ def measure(case: Case, compiled: bool) -> Measured:
 
 
 def predicted(case: Case, cluster: Topology, compiled: bool) -> tuple[float, float]:
-    """Seconds of a step, and bytes on the GPU."""
+    """Return the predicted seconds of a step, and bytes on the GPU."""
     model = Transformer(case.name, case.layers, case.width, case.heads, case.config.vocab, case.context)
     fusion = "compiled" if compiled else "none"
     plan = Plan(
         batch=case.batch, microbatch=case.batch, fusion=fusion, gradients="fp32", loss="eager", attention="flash2"
     )  # fmt: skip
-    found = predict(model, plan, cluster)
-    return found.step_seconds, found.memory.total
+    prediction = predict(model, plan, cluster)
+    return prediction.step_seconds, prediction.memory.total
 
 
 def products() -> dict[str, float]:

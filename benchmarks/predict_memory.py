@@ -89,10 +89,10 @@ def gib(row: Row) -> tuple[float, float, float]:
         held = case.memory if published.stage is None else case.stages[published.stage]
         return held.measured(published.measure)
 
-    found = [ranged(case) for case in cases]
-    points = [one.low for one in found]
+    ranges = [ranged(case) for case in cases]
+    points = [interval.low for interval in ranges]
     middle = (min(points) + max(points)) / 2
-    return middle / 2**30, min(points) / 2**30, max(one.high for one in found) / 2**30
+    return middle / 2**30, min(points) / 2**30, max(interval.high for interval in ranges) / 2**30
 
 
 def plain(row: Row) -> float:

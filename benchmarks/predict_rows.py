@@ -19,7 +19,7 @@ from labkit.predict.describe import Description
 
 MEASURED = Path(__file__).parent / "measured"
 PRESET = {"A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200", "V100": "dgx-1"}
-"""By the beginning of a row's GPU, which may go on with its memory: `A100-SXM4-40GB`."""
+"""Presets by the first part of a row's GPU, which may go on with its memory: `A100-SXM4-40GB`."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ SCHEDULES = {"1F1B": "1f1b", "interleaved": "interleaved", "ZB-1p": "zb-h1", "ZB
 def rows(name: str, folder: Path = MEASURED) -> list[Row]:
     """Return all timed rows of one source whose model and layout are given."""
     made = (from_row(name, row) for row in read(name, folder) if row["step_time_s"] and row["layers"] and row["gpus"])
-    found = [row for row in made if row is not None]
+    usable = [row for row in made if row is not None]
     memory = {
         key: float(row["value"]) * (1 if row["unit"] == "GiB" else 1e9 / 2**30)
         for row in read(name, folder)
@@ -82,7 +82,7 @@ def rows(name: str, folder: Path = MEASURED) -> list[Row]:
     by_key = {row["row_id"]: _identity(row) for row in read(name, folder)}
     return [
         replace(row, gib=row.gib or memory.get(by_key[row.key])) if row.gib or by_key[row.key] in memory else row
-        for row in found
+        for row in usable
     ]
 
 
@@ -95,8 +95,8 @@ def from_row(name: str, row: dict[str, str]) -> Row | None:
     """Read one row of a file, with the software of the source `name`."""
 
     def whole(field: str, otherwise: int = 1) -> int:
-        found = re.match(r"\d+", row[field])
-        return int(found[0]) if found else otherwise
+        match = re.match(r"\d+", row[field])
+        return int(match[0]) if match else otherwise
 
     gpus, tensor, pipeline, context = whole("gpus"), whole("tp"), whole("pp"), whole("cp")
     data = gpus // (tensor * pipeline * context)
@@ -145,7 +145,7 @@ def from_row(name: str, row: dict[str, str]) -> Row | None:
 
 
 def _vocab_unstated(name: str, width: int) -> int:
-    """Return GPT-2's; for zero bubble, whose ends have one layer fewer to balance stages: a head that costs a layer."""
+    """Return GPT-2's; for zero bubble, whose end stages have one layer fewer, one whose head costs like a layer."""
     return 12 * width if name == "zero_bubble_2401_10241" else 50_304
 
 

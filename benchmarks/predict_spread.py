@@ -80,13 +80,13 @@ def _quantile(rows: np.ndarray, side: int, weights: np.ndarray) -> list[float]:
 
 
 def ends(row: Shares, spread: Spreads) -> Range:
-    """The range of a row, in measured seconds: 1 is inside if the measurement is."""
+    """Return the range of a row, in measured seconds: the measurement is inside if 1 is."""
     faster, slower = np.array(list(spread.values())).T
     return Range(float(row.fastest @ (1 - faster)), float(row.slowest @ (1 + slower)))
 
 
 class Coverage(NamedTuple):
-    """How many rows of a family are inside their ranges, and how wide these are."""
+    """Number of a family's rows, the share of them inside their ranges, and the width of the ranges."""
 
     rows: int
     inside: float

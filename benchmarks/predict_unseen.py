@@ -74,14 +74,14 @@ above about BERT's data and script, were corrected after it."""
 
 def unseen(folder: Path = MEASURED) -> dict[str, list[Row]]:
     """Return rows by group, without rows that only quote a number, or that another source has too."""
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for name, reader in READERS.items():
         for row in read(name, folder):
             if "recalled" in row["provenance"].lower() or "formula" in row["provenance"]:
                 continue
             for group, made in reader(row):
-                found.setdefault(group, []).append(made)
-    return found
+                groups.setdefault(group, []).append(made)
+    return groups
 
 
 def _megatron(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
@@ -155,7 +155,7 @@ def _foundry_at_large(row: dict[str, str]) -> Iterator[tuple[str, Row]]:
 
 
 def efficiencies(folder: Path = MEASURED) -> Iterator[tuple[str, float, float]]:
-    """Images per second and GPU on 128 P100s, relative to one: measured by Horovod, and predicted."""
+    """Yield images per second and GPU on 128 P100s, relative to one: measured by Horovod, and predicted."""
     for row in read("ddp_fsdp_misc", folder):
         name = {"ResNet-101": "resnet101", "VGG-16": "vgg16"}.get(row["model"])
         if name is None or not row["metric"].startswith("scaling efficiency"):

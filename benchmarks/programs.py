@@ -35,7 +35,7 @@ DOCUMENT = ROOT / "docs" / "virtual.md"
 BEGIN, END = "<!-- programs: begin -->\n", "<!-- programs: end -->\n"
 PACKAGES = ("accelerate", "deepspeed", "expecttest", "lightning", "torchft", "torchtitan", "transformers")
 WITHOUT_DEPENDENCIES = ("triton",)
-"""torchtitan imports it but does not require it."""
+"""Packages without their dependencies; torchtitan imports triton but does not require it."""
 RANKS = 2
 SECONDS = 180
 
@@ -47,7 +47,7 @@ class Program:
     title: str
     package: str
     changes: str = "none"
-    """What it does that the library's users need not do on GPUs."""
+    """Changes that the library's users need not make on GPUs."""
 
 
 PROGRAMS = (
@@ -118,7 +118,7 @@ def equal(first: list[Any], second: list[Any]) -> bool:
 
 
 def row(program: Program) -> tuple[str, bool]:
-    """A line of the table, and whether virtual ranks do what local ones do."""
+    """Return a line of the table, and whether virtual ranks do what local ones do."""
     real, modelled = outcome(program, local(nproc_per_node=RANKS)), outcome(program, virtual(nproc_per_node=RANKS))
     version = importlib.metadata.version(program.package).partition("+")[0]
     same = real.values is None or (modelled.values is not None and equal(real.values, modelled.values))
@@ -131,17 +131,17 @@ def row(program: Program) -> tuple[str, bool]:
     return f"| {' | '.join(cells)} |", same
 
 
-def _last_loss(one: Outcome) -> str:
-    return f"{one.values[0][1][-1]:.6g}" if one.values and one.values[0][1] else "-"
+def _last_loss(result: Outcome) -> str:
+    return f"{result.values[0][1][-1]:.6g}" if result.values and result.values[0][1] else "-"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(one.file for one in PROGRAMS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(each.file for each in PROGRAMS)}")
     parser.add_argument("--write", action="store_true", help="put the table into docs/virtual.md")
     options = parser.parse_args()
-    chosen = [one for one in PROGRAMS if not options.names or one.file in options.names]
-    if unknown := {*options.names} - {one.file for one in PROGRAMS}:
+    chosen = [each for each in PROGRAMS if not options.names or each.file in options.names]
+    if unknown := {*options.names} - {each.file for each in PROGRAMS}:
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
     if options.write and options.names:
         parser.error("--write needs all programs")

@@ -32,16 +32,16 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "benchmarks" / "recovery_program.py"
 KILLS_PER_LAUNCH = 10
 EVERY, STEPS = 10, 300
-"""As in the program: steps between checkpoints, and of the training."""
+"""Steps between checkpoints, and steps of the training, both as in the program."""
 
 
 @dataclass
 class Measured:
-    """What some launches have shown."""
+    """Measurements of several launches."""
 
     kills: int = 0
     seconds: list[float] = field(default_factory=list)
-    """Each recovery."""
+    """Seconds of each recovery."""
     steps_lost: list[int] = field(default_factory=list)
     equal: bool = True
     """Whether all losses of all launches are those without kills."""
@@ -81,7 +81,7 @@ def kill_some(folder: Path, ranks: int, kills: int, draw: random.Random, ended: 
             process = int((folder / f"rank{rank}.pid").read_text())
             try:
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:  # it has come to its end
+            except ProcessLookupError:  # the program has ended
                 return done
         done += 1
         steps = journal.steps_by_attempt()[done - 1]
@@ -92,7 +92,7 @@ def kill_some(folder: Path, ranks: int, kills: int, draw: random.Random, ended: 
 def measure(
     run: Callable[[Path, int, int], None], kills: int, ranks: int, draw: random.Random, right: dict[int, float]
 ) -> Measured:
-    """Launch until there were that many kills. right: the losses without."""
+    """Launch until there were `kills` kills. right: the losses of a run without kills."""
     measured = Measured()
     while measured.kills < kills:
         with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as pool:
@@ -126,18 +126,18 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # sums may differ in the last digits for other numbers of threads
     draw = random.Random(options.seed)
     right = losses_without_kills(options.ranks)
-    found = {}
+    measured = {}
     for name, run, count in (("local ranks", locally, kills), ("torchrun", with_torchrun, beside)):
-        found[name] = one = measure(run, count, options.ranks, draw, right)
+        measured[name] = measurement = measure(run, count, options.ranks, draw, right)
         print(
-            f"{name}: {one.kills} kills; losses {'equal' if one.equal else 'DIFFERENT'}; at most "
-            f"{max(one.steps_lost)} steps done again, of {EVERY} between checkpoints; recovery "
-            f"{statistics.median(one.seconds):.2f} s (median), {max(one.seconds):.2f} s (longest)",
+            f"{name}: {measurement.kills} kills; losses {'equal' if measurement.equal else 'DIFFERENT'}; at most "
+            f"{max(measurement.steps_lost)} steps done again, of {EVERY} between checkpoints; recovery "
+            f"{statistics.median(measurement.seconds):.2f} s (median), {max(measurement.seconds):.2f} s (longest)",
             flush=True,
         )
-    ratio = statistics.median(found["local ranks"].seconds) / statistics.median(found["torchrun"].seconds)
+    ratio = statistics.median(measured["local ranks"].seconds) / statistics.median(measured["torchrun"].seconds)
     print(f"recovery on local ranks / under torchrun: {ratio:.2f}")
-    if not all(one.equal and max(one.steps_lost) <= EVERY for one in found.values()):
+    if not all(measurement.equal and max(measurement.steps_lost) <= EVERY for measurement in measured.values()):
         sys.exit("a kill has changed the training")
 
 

@@ -1,6 +1,6 @@
 """The program of recovery.py: every rank trains with the solutions of exercises 20 and 21, 300 steps of 5 ms or more.
 
-FOLDER: of the checkpoints, of which there is one after every tenth step. Each rank leaves its process number there.
+FOLDER: for the checkpoints, one after every tenth step. Each rank writes its process id there.
 """
 
 import os

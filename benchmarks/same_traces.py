@@ -100,18 +100,18 @@ PROGRAMS = {
     "TP, sequence": (SEQUENCE, 2),
     "TP x PP x DP": (LAYOUT, 16),
 }
-"""By name: program and number of ranks."""
+"""Programs by name, each with its number of ranks."""
 
 
 def digest(trace: Trace) -> str:
-    """A hash of all events and memory samples; times enter with all their bits."""
+    """Return a hash of all events and memory samples; times enter with all their bits."""
     rows = [*map(tuple, trace.events), *((s.rank, s.time, s.category.value, s.nbytes) for s in trace.memory)]
     peaks = [trace.peak_by_category(rank) for rank in range(trace.world_size)]
     return hashlib.sha256(repr((rows, peaks)).encode()).hexdigest()
 
 
 def digests() -> dict[str, str]:
-    found = {}
+    by_name = {}
     for name, (program, ranks) in PROGRAMS.items():
         for fake in (False, True):
             cluster = virtual(nnodes=max(1, ranks // 8), nproc_per_node=min(8, ranks), fake=fake)
@@ -120,10 +120,10 @@ def digests() -> dict[str, str]:
                 if "{config}" in program or "{{" in program
                 else program
             )
-            found[f"{name}, {'fake' if fake else 'real'}"] = digest(
+            by_name[f"{name}, {'fake' if fake else 'real'}"] = digest(
                 cluster.run(Job(source=source)).raise_if_failed().trace
             )
-    return found
+    return by_name
 
 
 def main() -> None:
@@ -131,14 +131,16 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="write the digests to this file")
     parser.add_argument("--compare", type=Path, help="exit with 1 unless they equal those of this file")
     options = parser.parse_args()
-    found = digests()
+    current = digests()
     shared().close()
     if options.save:
-        options.save.write_text(json.dumps(found, indent=2))
+        options.save.write_text(json.dumps(current, indent=2))
     if options.compare:
         before = json.loads(options.compare.read_text())
-        different = [name for name in found if found[name] != before.get(name)]
-        print(f"{len(found) - len(different)} traces are equal", *(f"differs: {name}" for name in different), sep="\n")
+        different = [name for name in current if current[name] != before.get(name)]
+        print(
+            f"{len(current) - len(different)} traces are equal", *(f"differs: {name}" for name in different), sep="\n"
+        )
         raise SystemExit(bool(different))
 
 

@@ -38,7 +38,7 @@ def compute(times=1):
     for _ in range(times):
         big @ big
 """
-"""Of all programs; they run on fake tensors, which have shapes and modelled times, and no data."""
+"""First lines of all programs; they run on fake tensors, which have shapes and modelled times, and no data."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Case:
     name: str
     sick: str
     cured: str = ""
-    """The same program if empty; then the cluster or the faults differ."""
+    """Program of the cured run; if empty, the same program, and the cluster or the faults differ."""
     cluster: tuple[int, int] = (1, 4)
-    """Nodes, and ranks of each."""
+    """Number of nodes, and of ranks on each."""
     options: tuple[tuple[str, Any], ...] = ()
     cured_options: tuple[tuple[str, Any], ...] | None = None
 
     def runs(self) -> tuple[Run, Run]:
-        """The sick run and the cured one. Raises RankFailed."""
+        """Return the sick run and the cured one. Raises RankFailed."""
         options = self.options if self.cured_options is None else self.cured_options
         return self._run(self.sick, dict(self.options)), self._run(self.cured or self.sick, dict(options))
 
@@ -134,12 +134,12 @@ CASES: Sequence[Case] = (
 
 @functools.cache
 def runs() -> tuple[tuple[Run, Run], ...]:
-    """The sick run and the cured one of each case."""
+    """Return the sick run and the cured one of each case."""
     return tuple(case.runs() for case in CASES)
 
 
 def write() -> None:
-    """Picture and recording of each run, `sick_N` and `cured_N`; both of a case have equal time axes."""
+    """Write picture and recording of each run, `sick_N` and `cured_N`; both of a case have equal time axes."""
     for number, pair in enumerate(runs(), 1):
         pictures = timelines({title: run.trace for title, run in zip(_titles(number), pair, strict=True)})
         for kind, picture in zip(("sick", "cured"), pictures, strict=True):
@@ -150,7 +150,7 @@ def write() -> None:
 
 
 def recordings() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """File and content of each recording."""
+    """Yield file and content of each recording."""
     for number, pair in enumerate(runs(), 1):
         longest = max(run.trace.seconds for run in pair)
         for kind, title, run in zip(("sick", "cured"), _titles(number), pair, strict=True):
@@ -158,10 +158,10 @@ def recordings() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def differing() -> list[Path]:
-    """Files of recordings that differ from what `write` would write."""
+    """Return the files of recordings that differ from what `write` would write."""
     wanted = dict(recordings())
-    found = {path: live.recorded(f"{LIVE.name}/{path.stem}") for path in {*wanted, *LIVE.glob("*.json")}}
-    return sorted(path for path, recorded in found.items() if _unpacked(recorded) != _unpacked(wanted.get(path)))
+    on_disk = {path: live.recorded(f"{LIVE.name}/{path.stem}") for path in {*wanted, *LIVE.glob("*.json")}}
+    return sorted(path for path, recorded in on_disk.items() if _unpacked(recorded) != _unpacked(wanted.get(path)))
 
 
 def _titles(number: int) -> tuple[str, str]:
@@ -169,12 +169,12 @@ def _titles(number: int) -> tuple[str, str]:
 
 
 def _unpacked(recorded: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Columns as bytes: versions of zlib compress them differently."""
+    """Decompress the columns: versions of zlib compress them differently."""
     return recorded and {**recorded, "data": zlib.decompress(base64.b64decode(recorded["data"]))}
 
 
 def table() -> list[str]:
-    """A row for each case: what is wrong, and both times."""
+    """Return a row for each case: its fault, and both times."""
     lines = ["| run | what is wrong | ms | cured, ms |", "|--:|---|--:|--:|"]
     for number, (case, pair) in enumerate(zip(CASES, runs(), strict=True), 1):
         sick, cured = (run.trace.seconds * 1e3 for run in pair)
@@ -183,7 +183,7 @@ def table() -> list[str]:
 
 
 def filled(page: str) -> str:
-    """The page with its table made anew."""
+    """Return the page with its table made anew."""
     return page_tables.filled(page, {"runs": table}, ["runs"])
 
 

@@ -91,7 +91,7 @@ def _begin_again_with_own_shared_memory() -> None:
 
 def soak(cells: int, ranks: int) -> list[str]:
     """Return descriptions of what was left; empty if nothing was."""
-    # with an environment of its own it forks nothing ahead, which would be mistaken for what a cell has left
+    # an environment of its own keeps it from forking ranks ahead, which would be mistaken for a cell's leftovers
     forkserver = ForkServer(environment=dict(os.environ))
     cluster = local(nproc_per_node=ranks, forkserver=forkserver)
     usual = {program: _seconds(cluster, program) for program in (PLAIN, BUSY, PLAIN, BUSY)}
@@ -112,17 +112,17 @@ def soak(cells: int, ranks: int) -> list[str]:
         except KeyboardInterrupt:
             interrupted += 1
         returned = time.monotonic()
-        if left := _wait_until_only(servers):
-            problems.append(f"cell {number}: processes {sorted(left)} are left after {LIMIT_SECONDS:g} s")
+        if leftover := _wait_until_only(servers):
+            problems.append(f"cell {number}: processes {sorted(leftover)} are left after {LIMIT_SECONDS:g} s")
         slowest = max(slowest, time.monotonic() - returned)
     # the timer of the last interrupt may still be ending; an interrupted `join` takes it for ended
     limit = time.monotonic() + LIMIT_SECONDS
     while threading.active_count() > threads and time.monotonic() < limit:
         time.sleep(0.002)
     after = _everything(servers)
-    for what, seen in after.items():
-        if seen != before[what]:
-            problems.append(f"{what}: {before[what]} before, {seen} after")
+    for kind, seen in after.items():
+        if seen != before[kind]:
+            problems.append(f"{kind}: {before[kind]} before, {seen} after")
     if not cluster.run(Job(source=PLAIN)).ok:
         problems.append("an ordinary cell fails afterwards")
     forkserver.close()
@@ -142,9 +142,9 @@ def _seconds(cluster: Cluster, program: str) -> float:
 def _wait_until_only(servers: set[int]) -> set[int]:
     """Return the child processes, except the forkserver, that still exist after the time limit."""
     limit = time.monotonic() + LIMIT_SECONDS
-    while (left := set(descendants(os.getpid())) - servers) and time.monotonic() < limit:
+    while (leftover := set(descendants(os.getpid())) - servers) and time.monotonic() < limit:
         time.sleep(0.002)
-    return left
+    return leftover
 
 
 def _children() -> list[int]:

@@ -30,18 +30,18 @@ PARTS = tuple(exercise.short_name for exercise in all_exercises())
 
 
 def table(part: str, rows: Sequence[Beside]) -> Table:
-    found = Table(title=f"{part}, {os.cpu_count()} cores", title_justify="left")
+    rendered = Table(title=f"{part}, {os.cpu_count()} cores", title_justify="left")
     for heading in ("work", "solution (ms)", "library (ms)", "ratio", "target", "values"):
-        found.add_column(heading, justify="left" if heading == "work" else "right", no_wrap=True)
+        rendered.add_column(heading, justify="left" if heading == "work" else "right", no_wrap=True)
     for row in rows:
         target = f"{row.target}: {'yes' if row.ratio <= row.target else 'no'}" if row.same_algorithm else "-"
         times = (f"{seconds * 1e3:.3g}" for seconds in (row.solution, row.library))
-        found.add_row(row.work, *times, f"{row.ratio:.2f}", target, "equal" if row.equal else "DIFFERENT")
-    return found
+        rendered.add_row(row.work, *times, f"{row.ratio:.2f}", target, "equal" if row.equal else "DIFFERENT")
+    return rendered
 
 
 def loaded(exercise: Exercise) -> ModuleType:
-    """The module that measures the exercise."""
+    """Return the module that measures the exercise."""
     spec = spec_from_file_location(f"benchmark of {exercise.name}", exercise.folder("tests") / "benchmark.py")
     assert spec and spec.loader
     module = module_from_spec(spec)

@@ -154,7 +154,7 @@ def _seconds(name: str, rate: float, **plan: Any) -> float:
 
 
 def _row(rate: float, seconds: Sequence[float], pairs: bool = False) -> str:
-    """The fastest of a row, or of each pair, is bold."""
+    """Format a row, with its fastest time, or that of each pair, in bold."""
     groups = [seconds[at : at + 2] for at in range(0, len(seconds), 2)] if pairs else [seconds]
     cells = [f"**{one:.3g}**" if one == min(group) else f"{one:.3g}" for group in groups for one in group]
     return f"| {rate:g} | {' | '.join(cells)} |"
@@ -172,7 +172,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 
 
 def filled(page: str, names: Sequence[str] = tuple(TABLES)) -> str:
-    """The page with these tables made anew."""
+    """Return the page with these tables made anew."""
     return page_tables.filled(page, TABLES, names)
 
 

@@ -37,11 +37,11 @@ def main() -> None:
         began = time.monotonic()
         with busy(load):
             for name, kind in islice(cycle(cases), number):
-                found = seen(ran(kind, *PROGRAMS[name]))
+                outcome = seen(ran(kind, *PROGRAMS[name]))
                 runs[name] += 1
-                if found != expected.setdefault((name, kind), found):
+                if outcome != expected.setdefault((name, kind), outcome):
                     different[name] += 1
-                    console.print(f"{name}, {kind}:\n  {found}\ndiffers from\n  {expected[name, kind]}", markup=False)
+                    console.print(f"{name}, {kind}:\n  {outcome}\ndiffers from\n  {expected[name, kind]}", markup=False)
         took = time.monotonic() - began
         console.print(f"{number} runs beside {load} busy processes: {took:.0f} s, {different.total()} so far differ")
     for name, count in runs.items():

@@ -57,10 +57,10 @@ class Row:
 
 def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
     """Return the texts of right modules, by name."""
-    found = {"solution": rubric.exercise.source("solution")[0]}
+    texts = {"solution": rubric.exercise.source("solution")[0]}
     if not solutions_only:
-        found |= {path.stem: path.read_text() for path in rubric.variant_paths}
-    return found
+        texts |= {path.stem: path.read_text() for path in rubric.variant_paths}
+    return texts
 
 
 def judge(exercise: str, text: str, checks: int | None) -> tuple[Report | CannotJudge, float]:
@@ -73,25 +73,25 @@ def judge(exercise: str, text: str, checks: int | None) -> tuple[Report | Cannot
     drawn = names if checks is None else random.sample(names, min(checks, len(names)))
     began = time.monotonic()
     others = {earlier.name: earlier.source("solution")[0] for earlier in rubric.exercise.builds_on}
-    came: Report | CannotJudge
+    outcome: Report | CannotJudge
     try:
-        with Judge(Sandbox()) as one:
-            came = one.judge(rubric.exercise, text, others, drawn)
+        with Judge(Sandbox()) as judging:
+            outcome = judging.judge(rubric.exercise, text, others, drawn)
     except CannotJudge as error:
-        came = error
-    return came, time.monotonic() - began
+        outcome = error
+    return outcome, time.monotonic() - began
 
 
 def table(rows: list[Row], processes: int, judges: int) -> Table:
     cores = len(os.sched_getaffinity(0))
     title = f"right modules beside {processes} busy processes, {judges} judged at a time, {cores} cores"
-    found = Table(title=title, title_justify="left")
+    rendered = Table(title=title, title_justify="left")
     for heading in ("exercise", "module", "full marks", "run again in", "median (s)", "longest (s)"):
-        found.add_column(heading, justify="left" if heading in ("exercise", "module") else "right", no_wrap=True)
+        rendered.add_column(heading, justify="left" if heading in ("exercise", "module") else "right", no_wrap=True)
     for row in rows:
         times = f"{statistics.median(row.seconds):.1f}", f"{max(row.seconds):.1f}"
-        found.add_row(row.exercise, row.module, f"{row.full} of {len(row.seconds)}", str(row.retried), *times)
-    return found
+        rendered.add_row(row.exercise, row.module, f"{row.full} of {len(row.seconds)}", str(row.retried), *times)
+    return rendered
 
 
 def main() -> int:
@@ -103,7 +103,7 @@ def main() -> int:
     parser.add_argument("--solutions-only", action="store_true", help="leave out the variants")
     parser.add_argument("--checks", type=int, help="so many of each rubric, drawn anew each time (default: all)")
     options = parser.parse_args()
-    # a shell that starts it in the background has it ignore Ctrl-C, which asks for what it has
+    # a shell that starts this in the background makes it ignore Ctrl-C, which requests the results so far
     signal.signal(signal.SIGINT, signal.default_int_handler)
     known = {rubric.exercise.short_name: rubric for rubric in rubrics()}
     for name in options.exercises:

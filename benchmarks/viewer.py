@@ -118,11 +118,11 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 950, "height": 760})
         packing, drawing = show(page, trace)
-        for what in ("zoom", "pan", "point"):
-            times, script = map(sorted, page.evaluate(MOVE, [what, options.frames]))
+        for movement in ("zoom", "pan", "point"):
+            times, script = map(sorted, page.evaluate(MOVE, [movement, options.frames]))
             figures = [statistics.median(times), times[int(0.95 * len(times))], times[-1]]
             figures += [statistics.median(script), script[-1]]
-            table.add_row(what, *(f"{figure:.1f}" for figure in figures))
+            table.add_row(movement, *(f"{figure:.1f}" for figure in figures))
         browser.close()
     Console().print(table)
     print(f"Packing the trace took {packing:.2f} s, unpacking and drawing it for the first time {drawing:.2f} s.")

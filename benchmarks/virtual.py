@@ -214,12 +214,12 @@ def cpu_seconds(run: Run) -> float:
 
 
 def _by_process(run: Run, name: str) -> list[list[float]]:
-    """The numbers that the ranks of each process have printed under that name."""
-    found: dict[str, list[float]] = {}
+    """Return the numbers that the ranks of each process have printed under that name."""
+    by_process: dict[str, list[float]] = {}
     for line in [line.split() for rank in run.ranks for line in rank.output.splitlines()]:
         if line[:1] == [name]:
-            found.setdefault(line[1], []).append(float(line[2]))
-    return [*found.values()]
+            by_process.setdefault(line[1], []).append(float(line[2]))
+    return [*by_process.values()]
 
 
 def peer_seconds(name: str, ranks: int) -> float:

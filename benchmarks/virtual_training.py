@@ -40,7 +40,7 @@ neighbour = {step: dist.get_global_rank(pipeline, (stage + step) % PIPELINE) for
 first, last = stage == 0, stage == PIPELINE - 1
 
 
-# What took how long -----------------------------------------------------------------------------------------------
+# Seconds by part --------------------------------------------------------------------------------------------------
 
 PRODUCTS = {"mm", "addmm", "bmm"}
 ATTENTION = {name for way in ("", "_backward") for name in (f"_scaled_dot_product_flash_attention_for_cpu{way}",)}
@@ -139,8 +139,8 @@ class Embedding(nn.Module):
             return nn.functional.embedding(tokens, self.tokens) + self.positions
         rows = len(self.tokens)
         elsewhere = (tokens // rows) != part
-        found = nn.functional.embedding((tokens % rows).masked_fill(elsewhere, 0), self.tokens)
-        return Sum.apply(found.masked_fill(elsewhere.unsqueeze(-1), 0)) + self.positions
+        vectors = nn.functional.embedding((tokens % rows).masked_fill(elsewhere, 0), self.tokens)
+        return Sum.apply(vectors.masked_fill(elsewhere.unsqueeze(-1), 0)) + self.positions
 
 
 class SplitLoss(Function):
@@ -357,8 +357,8 @@ class Mail:
 def forward_backward(model, tokens):
     """Run all microbatches; return the sum of their losses."""
     activations, gradients, kept, loss = Mail(1), Mail(-1), {}, 0.0
-    for what, k in order():
-        if what == "forward":
+    for direction, k in order():
+        if direction == "forward":
             x = activations.take()
             x = tokens[k] if first else x.requires_grad_()
             y = model(x, tokens[k])

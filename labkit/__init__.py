@@ -91,7 +91,8 @@ def load_ipython_extension(shell: Any) -> None:
     from labkit.clusters.forkserver import starting
     from labkit.hub import idle_minutes
 
-    # first of all: it imports torch while this process does; a site with little memory lets it wait for a use
+    # first of all, since the forkserver imports torch while this process does; a site with little memory starts it
+    # when it is needed
     if not idle_minutes.allowed():
         starting.begin()
     from labkit.notebook import load_ipython_extension as load

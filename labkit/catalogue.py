@@ -1,4 +1,4 @@
-"""The catalogue of exercises: which exist, in the course's order, what is known of each, and where its module is.
+"""The catalogue of exercises: their order in the course, the facts about each, and where its module is.
 
 `labkit/catalogue.toml` lists them; there is no other list. `labkit new-exercise` enters a new one.
 """
@@ -61,9 +61,9 @@ class Entry:
     builds_on: tuple[str, ...]
     """Short names of the earlier exercises that its module imports."""
     minutes: int
-    """A learner's time for the notebook."""
+    """Minutes that a learner needs for the notebook."""
     points: float
-    """Sum over the checks of each of its rubrics."""
+    """Points of each of its rubrics: the sum over the checks."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Exercise:
         return next((other for other in all_exercises() if other.entry.number > self.entry.number), None)
 
     def folder(self, owner: Literal["labkit", "autograder", "tests"]) -> Path:
-        """Folder of what belongs to this exercise alone: in the course tree, else in the installed package.
+        """Return the folder of this exercise's own files: in the course tree, else in the installed package.
 
         `labkit` holds what learners have besides notebook and template (`given`, `scenarios`, `checks.py`,
         `questions.py`), `autograder` what they have not (`rubric.py`, `mutants.py`, `variants`), `tests` its tests and
@@ -199,18 +199,18 @@ def entries() -> tuple[Entry, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _entries(text: str, path: str) -> tuple[Entry, ...]:
-    found: list[Entry] = []
+    listed: list[Entry] = []
     for fields in tomllib.loads(text)["exercise"]:
         entry = Entry(**{**fields, "builds_on": tuple(fields["builds_on"])})
-        before = {one.name.split("/")[1] for one in found}
-        if found and entry.number <= found[-1].number:
-            raise ValueError(f"{path}: number {entry.number} of {entry.name} must be above {found[-1].number}")
+        before = {other.name.split("/")[1] for other in listed}
+        if listed and entry.number <= listed[-1].number:
+            raise ValueError(f"{path}: number {entry.number} of {entry.name} must be above {listed[-1].number}")
         if entry.name.split("/")[1] in before:
             raise ValueError(f"{path}: {entry.name} has the short name of an earlier exercise")
         if later := [name for name in entry.builds_on if name not in before]:
             raise ValueError(f"{path}: {entry.name} builds on {', '.join(later)}, which must come before it")
-        found.append(entry)
-    return tuple(found)
+        listed.append(entry)
+    return tuple(listed)
 
 
 def all_exercises() -> list[Exercise]:

@@ -1,6 +1,6 @@
-"""Modules that have been imported lately: who looks at each module once need not look at all of them again.
+"""Modules imported since the last look, for code that has to look at each module once.
 
-After a fork a look at a module copies the page of memory in which it lies.
+After a fork, looking at a module copies the page of memory in which it lies.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 
 
 class ImportedModules:
-    """Follows what is imported."""
+    """Reports newly imported modules."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def new(self) -> list[str]:
-        """Return the names of the modules that were imported since the last call; of all, at the first."""
+        """Return the names of modules imported since the last call; at the first call, of all modules."""
         names = list(itertools.takewhile(lambda name: name != self._last, reversed(sys.modules)))
         self._last = next(iter(names), self._last)
         return names
 
 
 class NamesInModules:
-    """Finds the modules that have some names. Those imported by now are looked at now, once for all forks."""
+    """Finds the modules that define some names. It looks at those imported by now at once, before later forks."""
 
     def __init__(self, *names: str) -> None:
         self._names = names

@@ -36,22 +36,22 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(f"there is no folder {file.parent} for {file.name}")
     if not options.metrics.exists():
         raise ValueError(f"there is no file or folder {options.metrics}")
-    found = (analyze_log if options.metrics.is_dir() else analyze_measurements)(options.metrics)
-    print(found.text(), end="")
+    analysis = (analyze_log if options.metrics.is_dir() else analyze_measurements)(options.metrics)
+    print(analysis.text(), end="")
     for file in options.report:
-        for written in _write(found, file):
+        for written in _write(analysis, file):
             print(f"written: {written}")
     return 0
 
 
-def _write(found: Analysis, file: Path) -> list[Path]:
+def _write(analysis: Analysis, file: Path) -> list[Path]:
     """Write a report; return its files."""
     if file.suffix != ".png":
-        file.write_text(found.page() if file.suffix == ".html" else found.text())
+        file.write_text(analysis.page() if file.suffix == ".html" else analysis.text())
         return [file]
-    files = [file] if len(found.pictures) == 1 else [
-        file.with_name(f"{file.stem}-{number}.png") for number in range(1, len(found.pictures) + 1)
+    files = [file] if len(analysis.pictures) == 1 else [
+        file.with_name(f"{file.stem}-{number}.png") for number in range(1, len(analysis.pictures) + 1)
     ]  # fmt: skip
-    for path, picture in zip(files, found.pictures, strict=True):
+    for path, picture in zip(files, analysis.pictures, strict=True):
         path.write_bytes(picture.png())
     return files

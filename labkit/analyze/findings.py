@@ -1,4 +1,4 @@
-"""What an analysis finds: sentences, each with what to try, and pictures."""
+"""Results of an analysis: findings, each with advice, and pictures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Finding:
     """Something that limits the run."""
 
     text: str
-    """What was seen, with its figures."""
+    """Observation, with its figures."""
     advice: str = ""
-    """What to try."""
+    """Remedy to try."""
 
 
 @dataclass
@@ -25,10 +25,10 @@ class Analysis:
     title: str
     facts: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    """The one that costs most comes first."""
+    """Findings, the one that costs most first."""
     pictures: list[Picture] = field(default_factory=list)
     table: str = ""
-    """Markdown."""
+    """Table in Markdown."""
 
     def text(self) -> str:
         """Return it as text for a terminal, and as Markdown."""

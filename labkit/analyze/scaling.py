@@ -19,7 +19,7 @@ from labkit.course.phase4_production.scaling_study.given import (
 from labkit.plots import scaling_study as draw
 
 GOOD = 0.95
-"""An efficiency that nothing needs to be done about."""
+"""Efficiency from which on there is nothing to improve."""
 
 
 def analyze_measurements(file: Path) -> Analysis:
@@ -30,7 +30,7 @@ def analyze_measurements(file: Path) -> Analysis:
     with exercises.installed(working_modules(catalogue.find("scaling_study")).modules):
         from labkit.exercises import scaling_study
 
-    found = Analysis(f"Scaling in {file}")
+    analysis = Analysis(f"Scaling in {file}")
     kinds: tuple[Scaling, ...] = ("weak", "strong")
     benchmarks = {kind: studies(scaling_study.ScalabilityBenchmark, measured, kind) for kind in kinds}
     for kind, benchmark in benchmarks.items():
@@ -41,24 +41,24 @@ def analyze_measurements(file: Path) -> Analysis:
         benchmark.points = [point for point in benchmark.points if point not in alone]
         if not benchmark.points:
             continue
-        found.findings += [_finding(name, own) for name, own in curves.items() if len(own) > 1]
-        found.facts += [in_words(*fit) for fit in benchmark.fits()]
-        found.pictures.append(draw(benchmark.points, f"{kind.capitalize()} scaling"))
-        found.table += benchmark.report("markdown").partition("## What limits it")[0]
-    if not found.pictures:
+        analysis.findings += [_finding(name, own) for name, own in curves.items() if len(own) > 1]
+        analysis.facts += [in_words(*fit) for fit in benchmark.fits()]
+        analysis.pictures.append(draw(benchmark.points, f"{kind.capitalize()} scaling"))
+        analysis.table += benchmark.report("markdown").partition("## What limits it")[0]
+    if not analysis.pictures:
         raise ValueError(f"{file} has no curve: each needs two numbers of GPUs")
-    return found
+    return analysis
 
 
 def _finding(name: str, own: Sequence[ScalingPoint]) -> Finding:
-    """Return where the efficiency of a curve's last point went."""
+    """Return the finding about the efficiency lost at a curve's last point."""
     first, last = own[0], own[-1]
     of = last.measurement
     text = f"{name}: efficiency {last.efficiency:.0%} at {of.world_size} GPUs"
     if last.efficiency >= GOOD:
         return Finding(f"{text}: nothing limits it so far.")
     exposed = 1 - min(1.0, of.computing / of.seconds)
-    for_a_sample = [one.measurement.computing / one.measurement.batch_size for one in (first, last)]
+    for_a_sample = [point.measurement.computing / point.measurement.batch_size for point in (first, last)]
     slower = for_a_sample[1] / for_a_sample[0] - 1
     if exposed >= slower:
         return Finding(

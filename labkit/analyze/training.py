@@ -14,7 +14,7 @@ from labkit.plots import Curve, Panel, Picture, curve_panels
 LARGE = 0.1
 """Share of a step that is worth looking at."""
 SLOW = 0.1
-"""A rank that needs so much more time of its own than the median holds up the others."""
+"""Share by which a rank's own time exceeds the median's if it holds up the others."""
 ADVICE = {
     "compute": "mixed precision, a larger batch for each GPU, fused or compiled operators: the GPUs are busy.",
     "communication": "larger batches or gradient accumulation, so that a step has more computing for its messages; "
@@ -28,7 +28,7 @@ def analyze_log(folder: Path) -> Analysis:
     data = DashboardView(folder).refresh()
     if not data["steps"]:
         raise ValueError(f"{folder} has no steps of a monitor: no rank-00000.jsonl with lines of the kind step")
-    found = Analysis(f"Training in {folder}", pictures=_pictures(data))
+    analysis = Analysis(f"Training in {folder}", pictures=_pictures(data))
     parts = {name: _usual(data[f"{name}_seconds"]) for name in ADVICE}
     step, rate = _usual(data["step_seconds"]), _usual(data["samples_per_second"])
     slow, ranks = _slow_ranks(data), len(data["ranks"])
@@ -38,20 +38,20 @@ def analyze_log(folder: Path) -> Analysis:
         waiting = min(parts["communication"], excess * (parts["compute"] + parts["input"]))
         parts["communication"] -= waiting
         shown = {**parts, f"waiting for rank {slowest}": waiting}
-    found.facts += [
+    analysis.facts += [
         f"{data['last_step'] + 1} steps on {ranks} of {data['world_size']} ranks",
         f"{1e3 * step:,.4g} ms for a step: " + ", ".join(f"{name} {own / step:.0%}" for name, own in shown.items()),
         f"{rate:,.4g} samples/s, {rate / ranks:,.4g} for each rank",
         f"loss {_first(data['loss']):.4g} at first, {_last(data['loss']):.4g} at last",
         f"{max(_known(data['largest_memory_bytes'])) / 1e9:,.3g} GB on the fullest rank",
     ]
-    found.findings = [
-        *(_slow_rank(*one) for one in slow.items()),
+    analysis.findings = [
+        *(_slow_rank(*rank_and_excess) for rank_and_excess in slow.items()),
         *_parts(parts, step),
         *_trends(data),
         *_alarms(data),
     ]
-    return found
+    return analysis
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
@@ -59,7 +59,7 @@ def _known(values: Sequence[float | None]) -> list[float]:
 
 
 def _usual(values: Sequence[float | None]) -> float:
-    """Return the median over time: one bin that is long does not move it."""
+    """Return the median over time: one long bin does not move it."""
     return median(_known(values))
 
 
@@ -92,41 +92,41 @@ def _slow_rank(rank: int, excess: float) -> Finding:
 def _parts(parts: dict[str, float], step: float) -> list[Finding]:
     """Return the part that takes most of a step, and others that are large, too."""
     order = sorted(parts, key=lambda name: -parts[name])
-    found = [Finding(f"Most of a step is {order[0]}, {parts[order[0]] / step:.0%}.", ADVICE[order[0]])]
+    findings = [Finding(f"Most of a step is {order[0]}, {parts[order[0]] / step:.0%}.", ADVICE[order[0]])]
     for name in order[1:]:
         if name != "compute" and parts[name] >= LARGE * step:
             without = step / max(step - parts[name], parts[order[0]])  # parts may overlap
             text = (
                 f"{name.capitalize()} is {parts[name] / step:.0%} of a step: without it training is {without:.2g} times"
             )
-            found.append(Finding(f"{text} as fast.", ADVICE[name]))
-    return found
+            findings.append(Finding(f"{text} as fast.", ADVICE[name]))
+    return findings
 
 
 def _trends(data: dict[str, Any]) -> list[Finding]:
-    """Return what changes from the first to the last quarter of the run."""
-    found = []
+    """Return findings about changes from the first to the last quarter of the run."""
+    findings = []
     quarter = max(1, len(data["steps"]) // 4)
     rate = _known(data["samples_per_second"])
     before, after = median(rate[:quarter]), median(rate[-quarter:])
     if after < (1 - LARGE) * before:
-        found.append(
+        findings.append(
             Finding(
                 f"Throughput fell by {1 - after / before:.0%} in the course of the run.", "look at who became slow."
             )
         )
     memory = _known(data["memory_bytes"])
     if len(memory) >= 4 and median(memory[-quarter:]) > (1 + LARGE) * median(memory[quarter : 2 * quarter]):
-        found.append(
+        findings.append(
             Finding("Memory grows until the end of the run.", "keep `loss.item()`, not the loss and its graph.")
         )
     losses = _known(data["loss"])
     if data["loss"][-1] is None:
         advice = "a lower learning rate, gradient clipping; 32 bits where 16 overflow (exercise 06)."
-        found.append(Finding("The loss is not finite at the end.", advice))
+        findings.append(Finding("The loss is not finite at the end.", advice))
     elif len(losses) >= 4 and median(losses[-quarter:]) >= median(losses[:quarter]):
-        found.append(Finding("The loss does not fall.", "a lower learning rate, warm-up; look at the data."))
-    return found
+        findings.append(Finding("The loss does not fall.", "a lower learning rate, warm-up; look at the data."))
+    return findings
 
 
 def _alarms(data: dict[str, Any]) -> list[Finding]:

@@ -1,6 +1,6 @@
 """`labkit bench scaling`: measures the learner's strategies on real and virtual GPUs, and compares with predictions.
 
-models.py            # what is trained, as torch modules and as `labkit.predict` describes them
-configurations.py    # what is measured, where; one configuration on its ranks
+models.py            # the models, as torch modules and as `labkit.predict` describes them
+configurations.py    # the measurements, by cluster; one of them on its ranks
 command.py           # options, progress, reports
 """

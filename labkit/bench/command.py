@@ -76,7 +76,9 @@ def main(arguments: Sequence[str]) -> int:
     for note in chosen.notes:
         console.print(note, highlight=False)
     failed = _measure(plans, wanted, options.to, console)
-    measured = [one for one in read(options.to) if any(plans.is_measured_by(own, one) for own in wanted)]
+    measured = [
+        measurement for measurement in read(options.to) if any(plans.is_measured_by(own, measurement) for own in wanted)
+    ]
     with exercises.installed(chosen.modules):
         from labkit.exercises import scaling_study
     benchmark = studies(scaling_study.ScalabilityBenchmark, measured, "strong" if options.strong else "weak")
@@ -93,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise ValueError for what would fail only after measuring, or in the middle of it."""
+    """Raise ValueError for options that would fail only after measuring, or in the middle of it."""
     for file in options.report:
         if file.suffix not in FORMATS:
             raise ValueError(f"--report {file}: its name must end in {', '.join(FORMATS)}")
@@ -128,22 +130,26 @@ def _plans(options: argparse.Namespace, modules: Mapping[str, str]) -> Plans:
 def _measure(plans: Plans, wanted: Sequence[Configuration], file: Path, console: Console) -> dict[Configuration, str]:
     """Measure what is missing; return the errors of configurations that could not be measured."""
     recorded = read(file)
-    missing = [one for one in wanted if not any(plans.is_measured_by(one, other) for other in recorded)]
+    missing = [
+        configuration
+        for configuration in wanted
+        if not any(plans.is_measured_by(configuration, other) for other in recorded)
+    ]
     if len(missing) < len(wanted):
         console.print(f"{len(wanted) - len(missing)} of {len(wanted)} are in {file} already", highlight=False)
     failed: dict[Configuration, str] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=len(missing))
-        for number, one in enumerate(missing, 1):
-            progress.update(task, description=str(one))
+        for number, configuration in enumerate(missing, 1):
+            progress.update(task, description=str(configuration))
             if not console.is_terminal:  # output goes to a log
-                console.print(f"{number}/{len(missing)} {one}", highlight=False)
-            found = plans.measure(one)
-            if isinstance(found, str):
-                failed[one] = found
+                console.print(f"{number}/{len(missing)} {configuration}", highlight=False)
+            result = plans.measure(configuration)
+            if isinstance(result, str):
+                failed[configuration] = result
             else:
-                append(file, found)
+                append(file, result)
             progress.advance(task)
     return failed
 

@@ -1,4 +1,4 @@
-"""What is measured where: configurations, and one of them on its ranks."""
+"""Configurations: the measurements of a benchmark, with their clusters, and one of them on its ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZERO: dict[str, int] = {"ddp": 0, "fsdp": 3}
 
 @dataclass(frozen=True)
 class Timing:
-    """How often steps are taken."""
+    """Number of steps in a repeat, of warm-up steps, and of repeats."""
 
     steps: int
     warmup: int
@@ -41,7 +41,7 @@ class Configuration:
     strategy: str
     gpus: int
     batch_size: int
-    """Samples of each GPU."""
+    """Samples per GPU and step."""
 
     def is_of(self, measurement: Measurement) -> bool:
         """Whether this is the measurement, apart from cluster and model."""
@@ -55,18 +55,18 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Plans:
-    """What a benchmark measures: the model, and clusters of each size."""
+    """Subject of a benchmark: the model, and clusters of each size."""
 
     model: str
     sequence: int | None
     clusters: Mapping[int, Topology]
-    """Virtual, by number of GPUs."""
+    """Virtual clusters by number of GPUs."""
     cluster_file: str
     """Name of the file that describes the clusters; empty if they are a preset's."""
     real: int
     """Number of real ranks that this machine has; 0: none is used."""
     device: str
-    """Of real ranks: "cuda" or "cpu"."""
+    """Device of the real ranks: "cuda" or "cpu"."""
     timing: Timing
     modules: Mapping[str, str]
     """Text of the exercises' modules by full name."""
@@ -74,7 +74,7 @@ class Plans:
     def configurations(
         self, gpus: Sequence[int], strategies: Sequence[str], batch_sizes: Sequence[int], strong: bool
     ) -> Iterator[Configuration]:
-        """Yield real ones where the ranks exist, virtual and predicted ones for all; those with unequal parts not."""
+        """Yield real ones where the ranks exist, virtual and predicted ones for all; none with unequal parts."""
         for strategy in strategies:
             for batch in batch_sizes:
                 for count in gpus:
@@ -109,25 +109,25 @@ class Plans:
         """Return the measurement, or the error of the ranks in a line."""
         of = configuration
         if of.origin == "predict":
-            found = self._predict(of)
+            measurement = self._predict(of)
         else:
             run = self._run(of)
             if not run.ok:
                 return _in_a_line(run)
-            found = Measurement.from_plain(run.values[0])
-        return replace(found, cluster=self.cluster_name(of), model=self.model_name())
+            measurement = Measurement.from_plain(run.values[0])
+        return replace(measurement, cluster=self.cluster_name(of), model=self.model_name())
 
     def _predict(self, of: Configuration) -> Measurement:
         model = named(self.model)
         if self.sequence is not None:
             model = with_sequence(model, self.sequence)
-        # torch computes convolutions in TF32, but products of matrices in float32, unless it is told otherwise
+        # torch computes convolutions in TF32, but products of matrices in float32, unless set otherwise
         precision: Precision = "tf32" if isinstance(model.description, Convolutional) else "fp32"
         plan = Plan(
             batch=1, zero=ZERO[of.strategy], precision=precision, attention="flash2", fusion="none", loss="eager"
         )
-        (found,) = predicted(model.description, plan, [self.clusters[of.gpus]], of.batch_size, of.strategy)
-        return found
+        (measurement,) = predicted(model.description, plan, [self.clusters[of.gpus]], of.batch_size, of.strategy)
+        return measurement
 
     def _run(self, of: Configuration) -> Run:
         cluster: Cluster
@@ -161,8 +161,8 @@ def measured(
         device=device,
         tokens_per_sample=of.tokens_per_sample,
     )
-    found: Measurement = benchmark.measure(dist.get_world_size(), batch_size)
-    return found.to_plain()
+    measurement: Measurement = benchmark.measure(dist.get_world_size(), batch_size)
+    return measurement.to_plain()
 
 
 def _in_a_line(run: Run) -> str:

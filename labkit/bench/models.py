@@ -42,7 +42,7 @@ class BlockProducts(nn.Module):
         for layer in network.convolutions:
             parameters[layer.size**2] = parameters.get(layer.size**2, 0) + layer.parameters
         self.positions = list(parameters)
-        """Of each resolution, from the first one to the classes: 1."""
+        """Number of positions at each resolution, from the first one to the classes, which have 1."""
         self.widths = [max(1, round(count**0.5)) for count in parameters.values()]
         self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for width in self.widths)
 
@@ -59,25 +59,25 @@ class BlockProducts(nn.Module):
 
 def named(name: str) -> BenchModel:
     """Return a model by the name that `labkit predict` knows. Raises ValueError for one that cannot be trained here."""
-    found = predict.model(name)
-    if isinstance(found, Convolutional):
-        return BenchModel(found, lambda: BlockProducts(found), _image_loss)
-    if isinstance(found, predict.MLP):
-        return BenchModel(found, lambda: _mlp(found.sizes), _vector_loss)
-    if isinstance(found, Transformer) and found.causal and found.experts == 1 and not found.gated:
-        config = GPTConfig(found.layers, found.heads, found.width, found.vocab, found.sequence)
-        return BenchModel(found, lambda: GPT(config), _token_loss, found.sequence)
+    model = predict.model(name)
+    if isinstance(model, Convolutional):
+        return BenchModel(model, lambda: BlockProducts(model), _image_loss)
+    if isinstance(model, predict.MLP):
+        return BenchModel(model, lambda: _mlp(model.sizes), _vector_loss)
+    if isinstance(model, Transformer) and model.causal and model.experts == 1 and not model.gated:
+        config = GPTConfig(model.layers, model.heads, model.width, model.vocab, model.sequence)
+        return BenchModel(model, lambda: GPT(config), _token_loss, model.sequence)
     raise ValueError(f"model {name!r} cannot be trained here: choose a ResNet, a GPT or an MLP such as mlp-784x256x10")
 
 
 def with_sequence(model: BenchModel, sequence: int) -> BenchModel:
     """Return a GPT with another length of its samples. Raises ValueError for other models."""
-    found = model.description
-    if not isinstance(found, Transformer):
-        raise ValueError(f"model {found.name!r} has no sequence length to change")
-    config = GPTConfig(found.layers, found.heads, found.width, found.vocab, sequence)
+    description = model.description
+    if not isinstance(description, Transformer):
+        raise ValueError(f"model {description.name!r} has no sequence length to change")
+    config = GPTConfig(description.layers, description.heads, description.width, description.vocab, sequence)
     return replace(
-        model, description=replace(found, sequence=sequence), make=lambda: GPT(config), tokens_per_sample=sequence
+        model, description=replace(description, sequence=sequence), make=lambda: GPT(config), tokens_per_sample=sequence
     )
 
 
@@ -98,15 +98,15 @@ def _inner(model: nn.Module) -> nn.Module:
 def _image_loss(model: nn.Module, samples: int) -> Tensor:
     inner = _inner(model)
     assert isinstance(inner, BlockProducts)
-    found: Tensor = model(inner.inputs(samples))
-    return found.square().mean()
+    outputs: Tensor = model(inner.inputs(samples))
+    return outputs.square().mean()
 
 
 def _vector_loss(model: nn.Module, samples: int) -> Tensor:
     first = _inner(model).get_submodule("0")
     assert isinstance(first, nn.Linear)
-    found: Tensor = model(torch.randn(samples, first.in_features))
-    return found.square().mean()
+    outputs: Tensor = model(torch.randn(samples, first.in_features))
+    return outputs.square().mean()
 
 
 def _token_loss(model: nn.Module, samples: int) -> Tensor:

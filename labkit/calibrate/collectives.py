@@ -98,8 +98,8 @@ def _clocked(call: Callable[[], object], count: int, device: torch.device) -> fl
 def _slowest(times: Sequence[float], device: torch.device) -> list[float]:
     together = torch.tensor(times, dtype=torch.float64, device=device)
     dist.all_reduce(together, dist.ReduceOp.MAX)
-    found: list[float] = together.tolist()
-    return found
+    slowest: list[float] = together.tolist()
+    return slowest
 
 
 def _overlap(device: torch.device, seconds: float) -> list[Sample]:
@@ -125,7 +125,7 @@ def _overlap(device: torch.device, seconds: float) -> list[Sample]:
         work.wait()
 
     calls = (("overlap reduce", reduce), ("overlap compute", compute), ("overlap both", both))
-    return [Sample(what, "4 MB", values.nbytes, *_together(call, seconds, device)) for what, call in calls]
+    return [Sample(kind, "4 MB", values.nbytes, *_together(call, seconds, device)) for kind, call in calls]
 
 
 def _wait(device: torch.device) -> None:

@@ -52,18 +52,18 @@ def fit(amounts: Sequence[Sequence[float]], seconds: Sequence[float]) -> Fit:
     used = list(range(table.shape[1]))
     costs = np.zeros(table.shape[1])
     while used:
-        found, *_ = np.linalg.lstsq(relative[:, used] / scales[used], np.ones(len(times)), rcond=None)
-        if (found >= 0).all():
-            costs[used] = found / scales[used]
+        solution, *_ = np.linalg.lstsq(relative[:, used] / scales[used], np.ones(len(times)), rcond=None)
+        if (solution >= 0).all():
+            costs[used] = solution / scales[used]
             break
-        used.pop(int(np.argmin(found)))
+        used.pop(int(np.argmin(solution)))
     errors = relative @ costs - 1
     return Fit(tuple(map(float, costs)), tuple(map(float, errors)))
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float], what: str) -> Fit:
     """Fit `seconds = costs[0] + costs[1] x size`. Raises NoFit if the time does not grow with the size."""
-    found = fit([(1.0, size) for size in sizes], seconds)
-    if found.costs[1] <= 0:
+    fitted = fit([(1.0, size) for size in sizes], seconds)
+    if fitted.costs[1] <= 0:
         raise NoFit(f"{what}: larger sizes took no longer than small ones; is the machine busy? run it again")
-    return found
+    return fitted

@@ -64,43 +64,43 @@ class Machine:
 
 def examine(device: str | None = None, ranks: int | None = None) -> Machine:
     """Describe this machine. Defaults of `device`: cuda if torch sees a GPU, else cpu; of `ranks`: one per GPU, or on
-    the CPU one per core, from 2 to 8. Raises Unsuitable."""
+    the CPU one per core, from 2 to 8. Raises UnsuitableMachine."""
     gpus = local.count_gpus()
     chosen = device or ("cuda" if gpus else "cpu")
     if chosen == "cuda":
         return _gpus(gpus, ranks)
     cores = local.cores()
-    asked = ranks or min(8, max(2, cores))
+    used = ranks or min(8, max(2, cores))
     total, free = _host_bytes()
-    if free / asked < LEAST_BYTES:
+    if free / used < LEAST_BYTES:
         raise UnsuitableMachine(
-            f"too little memory: {free / 1e6:,.0f} MB are free for {asked} ranks, each needs {LEAST_BYTES / 1e6:,.0f}; "
+            f"too little memory: {free / 1e6:,.0f} MB are free for {used} ranks, each needs {LEAST_BYTES / 1e6:,.0f}; "
             "close other programs, or take fewer with --ranks"
         )
     name = _processor()
-    return Machine("cpu", name, asked, local.threads_per_rank(asked), total / asked, free / asked)
+    return Machine("cpu", name, used, local.threads_per_rank(used), total / used, free / used)
 
 
 def warnings(machine: Machine) -> list[str]:
     """Warnings about conditions that will distort the figures."""
-    said = []
+    messages = []
     cores = local.cores()
     load = os.getloadavg()[0]
     if machine.device == "cpu" and load > 0.5 * cores:
-        said.append(f"the machine is busy (load {load:.1f} on {cores} cores): times will be long and spread wide")
+        messages.append(f"the machine is busy (load {load:.1f} on {cores} cores): times will be long and spread wide")
     if machine.device == "cpu" and machine.ranks > cores:
-        said.append(f"{machine.ranks} ranks share {cores} cores: each is measured while the others wait for theirs")
-    return said
+        messages.append(f"{machine.ranks} ranks share {cores} cores: each is measured while the others wait for theirs")
+    return messages
 
 
-def _gpus(found: int, ranks: int | None) -> Machine:
-    if not found:
+def _gpus(count: int, ranks: int | None) -> Machine:
+    if not count:
         raise UnsuitableMachine("torch sees no GPU here (labkit doctor says more); --device cpu measures the CPU")
-    if ranks is not None and ranks > found:
-        raise UnsuitableMachine(f"--ranks {ranks}, but there are {found} GPUs, and NCCL needs one for each rank")
-    asked = ranks or found
+    if ranks is not None and ranks > count:
+        raise UnsuitableMachine(f"--ranks {ranks}, but there are {count} GPUs, and NCCL needs one for each rank")
+    used = ranks or count
     # query CUDA in a process that ends: one that keeps a context keeps ranks out of a GPU in exclusive mode
-    run = make(1).run(Job.calling(_seen, asked, trace=False, timeout=120))
+    run = make(1).run(Job.calling(_seen, used, trace=False, timeout=120))
     if not run.ok:
         raise UnsuitableMachine(f"a GPU does not answer; is another program using it?\n{run.diagnosis()}")
     names, totals, free = zip(*run.values[0], strict=True)
@@ -109,13 +109,13 @@ def _gpus(found: int, ranks: int | None) -> Machine:
             f"the GPUs are of different kinds ({', '.join(names)}); choose with CUDA_VISIBLE_DEVICES"
         )
     total = totals[0]
-    taken = [index for index, left in enumerate(free) if left < 0.85 * total]
+    taken = [index for index, free_bytes in enumerate(free) if free_bytes < 0.85 * total]
     if taken:
         raise UnsuitableMachine(
             f"GPU {', '.join(map(str, taken))} is in use: {min(free) / 1e9:.1f} of {total / 1e9:.1f} GB are free "
             "(nvidia-smi shows by whom); wait, or choose others with CUDA_VISIBLE_DEVICES"
         )
-    return Machine("cuda", names[0], asked, 1, float(total), float(min(free)))
+    return Machine("cuda", names[0], used, 1, float(total), float(min(free)))
 
 
 def _seen(count: int) -> list[tuple[str, float, float]]:
@@ -144,7 +144,7 @@ def _host_bytes() -> tuple[float, float]:
 
 def _processor() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+        match = None
+    return match[1].strip() if match else platform.processor() or platform.machine()

@@ -86,6 +86,6 @@ def _sizes(machine: Machine, quick: bool) -> tuple[Sequence[str], Sequence[int],
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, "float32" if name == "tf32" else name)
-    assert isinstance(found, torch.dtype)
-    return found
+    dtype = getattr(torch, "float32" if name == "tf32" else name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

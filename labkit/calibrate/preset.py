@@ -76,18 +76,20 @@ class _PresetBuilder:
         self.seconds: dict[Sample, float] = {}
 
     def of(self, *kinds: str, dtype: str = "") -> list[Sample]:
-        return [one for one in self.samples if one.what in kinds and (not dtype or one.dtype == dtype)]
+        return [sample for sample in self.samples if sample.what in kinds and (not dtype or sample.dtype == dtype)]
 
     def line(self, used: Sequence[Sample], what: str) -> Fit:
-        found = line([one.size for one in used], [one.seconds for one in used], what)
-        self.keep(used, found)
-        return found
+        fitted = line([sample.size for sample in used], [sample.seconds for sample in used], what)
+        self.keep(used, fitted)
+        return fitted
 
     def keep(self, used: Sequence[Sample], found: Fit) -> None:
-        self.seconds.update({one: one.seconds * (1 + error) for one, error in zip(used, found.errors, strict=True)})
+        self.seconds.update(
+            {sample: sample.seconds * (1 + error) for sample, error in zip(used, found.errors, strict=True)}
+        )
 
     def say(self, name: str, value: float, unit: str, used: Sequence[Sample], found: Fit | None = None) -> None:
-        spread = median(one.spread for one in used)
+        spread = median(sample.spread for sample in used)
         error = None if found is None else found.median_error
         self.quantities.append(Quantity(name, value, unit, spread, error))
 
@@ -97,13 +99,13 @@ def _processor(machine: Machine, made: _PresetBuilder, source: str, constants: d
     reached = {}
     for dtype, field in _RATES.items():
         if used := made.of("product", dtype=dtype):
-            found = made.line(used, f"matrix products of {dtype}")
-            reached[field] = 1 / found.costs[1] / 1e12
-            made.say(f"gpu.{field}", reached[field], "TFLOP/s", used, found)
+            fitted = made.line(used, f"matrix products of {dtype}")
+            reached[field] = 1 / fitted.costs[1] / 1e12
+            made.say(f"gpu.{field}", reached[field], "TFLOP/s", used, fitted)
     copies = made.of("copy")
-    found = made.line(copies, "copies")
-    copying = 1 / found.costs[1]
-    made.say("gpu.memory_gb_per_s", copying / 1e9, "GB/s, read and written", copies, found)
+    fitted = made.line(copies, "copies")
+    copying = 1 / fitted.costs[1]
+    made.say("gpu.memory_gb_per_s", copying / 1e9, "GB/s, read and written", copies, fitted)
     (launch,), layers = made.of("launch"), made.of("layer")
     made.say("gpu.launch_seconds", launch.seconds, "s", [launch])
     overhead = made.line(layers, "tiny layers")
@@ -154,15 +156,15 @@ def _link(machine: Machine, made: _PresetBuilder, source: str, constants: dict[s
     messages = made.of("send")
     sent = made.line(messages, "messages between two ranks")
     collectives = made.of("all_reduce", "all_gather", "reduce_scatter")
-    reducing = [one.what == "all_reduce" for one in collectives]
+    reducing = [sample.what == "all_reduce" for sample in collectives]
     # an all-reduce passes each byte twice; each kind has its own start-up cost
     rows = [
-        (1.0, 0.0, 2 * one.size) if two else (0.0, 1.0, one.size)
-        for two, one in zip(reducing, collectives, strict=True)
+        (1.0, 0.0, 2 * sample.size) if two else (0.0, 1.0, sample.size)
+        for two, sample in zip(reducing, collectives, strict=True)
     ]
-    found = fit(rows, [one.seconds for one in collectives])
-    made.keep(collectives, found)
-    start, gather_start, byte = found.costs
+    fitted = fit(rows, [sample.seconds for sample in collectives])
+    made.keep(collectives, fitted)
+    start, gather_start, byte = fitted.costs
     # each step of the ring costs a message's latency, if the start-up cost suffices; the base is the rest
     hop, gather_hop = min(sent.costs[0], start / (2 * (n - 1))), min(sent.costs[0], gather_start / (n - 1))
     base, gather_base = start - 2 * (n - 1) * hop, gather_start - (n - 1) * gather_hop
@@ -172,9 +174,9 @@ def _link(machine: Machine, made: _PresetBuilder, source: str, constants: dict[s
     constants.update(gather_base=max(0.0, gather_base), gather_hop=gather_hop)
     made.say("intra_node.latency_seconds", sent.costs[0], "s", messages, sent)
     made.say("intra_node.gb_per_s", peak / 1e9, "GB/s", messages, sent)
-    made.say("intra_node.collective_efficiency", bus / peak, "of the rate", collectives, found)
+    made.say("intra_node.collective_efficiency", bus / peak, "of the rate", collectives, fitted)
     for constant in ("collective_base", "hop_seconds", "gather_base", "gather_hop"):
-        made.say(f"constants.{constant}", constants[constant], "s", collectives, found)
+        made.say(f"constants.{constant}", constants[constant], "s", collectives, fitted)
     reduce, compute, both = (made.of(f"overlap {what}")[0] for what in ("reduce", "compute", "both"))
     longer, shorter = max(reduce.seconds, compute.seconds), min(reduce.seconds, compute.seconds)
     slowdown = min(1.0, max(0.0, (both.seconds - longer) / shorter))

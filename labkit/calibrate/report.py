@@ -66,11 +66,11 @@ def picture(made: Calibration) -> Picture:
 def virtual_error(made: Calibration) -> float | None:
     """Median error of the preset's virtual ranks on the measured collectives."""
     cluster, errors = made.fitted.cluster, []
-    for one in made.samples:
-        if one.what in ("all_reduce", "all_gather", "reduce_scatter"):
-            own = one.size / cluster.world_size if one.what == "all_gather" else one.size
-            modelled = choose(one.what, int(own), tuple(range(cluster.world_size)), cluster).seconds
-            errors.append(abs(modelled / one.seconds - 1))
+    for sample in made.samples:
+        if sample.what in ("all_reduce", "all_gather", "reduce_scatter"):
+            own = sample.size / cluster.world_size if sample.what == "all_gather" else sample.size
+            modelled = choose(sample.what, int(own), tuple(range(cluster.world_size)), cluster).seconds
+            errors.append(abs(modelled / sample.seconds - 1))
     return median(errors) if errors else None
 
 
@@ -87,12 +87,12 @@ def _samples(made: Calibration) -> Table:
     return table
 
 
-def _rate(one: Sample) -> str:
-    if one.what == "product":
-        return f"{one.size / one.seconds / 1e12:.3g} TFLOP/s"
-    if one.what in ("launch", "layer", "optimizer"):
+def _rate(sample: Sample) -> str:
+    if sample.what == "product":
+        return f"{sample.size / sample.seconds / 1e12:.3g} TFLOP/s"
+    if sample.what in ("launch", "layer", "optimizer"):
         return ""
-    return f"{one.size / one.seconds / 1e9:.3f} GB/s"
+    return f"{sample.size / sample.seconds / 1e9:.3f} GB/s"
 
 
 def _quantities(made: Calibration) -> Table:

@@ -23,7 +23,7 @@ from labkit.hardware import Topology
 ATTEMPTS = 3
 """Number of attempts: on a busy machine times may contradict each other."""
 Tell = Callable[[str], None]
-"""Called with a line of text after each sample."""
+"""Callback for a line of text after each sample."""
 
 
 class MeasuringFailed(RuntimeError):

@@ -1,6 +1,6 @@
 """Challenges: open problems, scored by the virtual clock. `labkit challenge` runs them.
 
-challenge.py     what each challenge has, and the table of scores
+challenge.py     the parts of every challenge, and the table of scores
 command.py       the command
 sending.py       an entry on its way to a course's hub
 standings.toml   scores of the course's entries, in solutions/challenges, and bounds; by benchmarks/challenges.py

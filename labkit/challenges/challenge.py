@@ -1,4 +1,4 @@
-"""What every challenge has, whatever it asks for. Nothing here imports torch: `labkit challenge` lists them at once."""
+"""Parts that all challenges have in common. Nothing here imports torch: `labkit challenge` lists them at once."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Outcome:
 
     instance: str
     value: float
-    """In the challenge's unit; NaN if the entry failed."""
+    """Result in the challenge's unit; NaN if the entry failed."""
     fault: str = ""
-    """Why it does not count: which rank failed, at which line, or which values are wrong. Empty if it counts."""
+    """Reason why it does not count: which rank failed, at which line, or which values are wrong. Empty if it counts."""
     notes: tuple[str, ...] = ()
     """Facts to print, such as the bytes sent."""
     trace: Trace | None = None
@@ -96,7 +96,7 @@ class Challenge:
     scale: float
     """Factor from measured values to printed ones."""
     unit: str
-    """Of printed values."""
+    """Unit of printed values."""
 
     def load(self) -> Race:
         """Import the module that measures entries."""
@@ -114,7 +114,7 @@ class Row:
 
     name: str
     values: Mapping[str, float]
-    """By instance."""
+    """Values by instance."""
 
     @property
     def score(self) -> float:

@@ -66,7 +66,7 @@ def send(challenge: str, file: Path, name: str) -> str:
         (making / ENTRY).write_bytes(source)
         (making / NAME).write_text(name, encoding="utf-8")
         (making / COMPLETE).write_text(secrets.token_hex(32))
-        # as nbgrader's submissions, whatever the umask: the hub may be another user than root
+        # readable as nbgrader's submissions are, whatever the umask: the hub may be another user than root
         for path in (making, *making.iterdir()):
             path.chmod(0o755 if path is making else 0o644)
         making.rename(inbound / folder)

@@ -130,20 +130,20 @@ class Expectation:
         if len(values) != len(expected):
             self._fail(f"a value from each of {len(expected)} ranks", f"{len(values)} values")
         pairs = zip(values, expected, strict=True)
-        found = [None if wanted is None else _difference(seen, wanted, exact, rel) for seen, wanted in pairs]
-        bad = [rank for rank, difference in enumerate(found) if difference is not None]
+        differences = [None if wanted is None else _difference(seen, wanted, exact, rel) for seen, wanted in pairs]
+        bad = [rank for rank, difference in enumerate(differences) if difference is not None]
         if not bad:
             return
-        first = found[bad[0]]
+        first = differences[bad[0]]
         assert first is not None
         others = f" ({len(bad)} of {len(expected)} ranks are wrong: {ranges(bad)})" if len(expected) > 1 else ""
         chunks = self.chunks or 1
         parts = count_parts(values, expected, self.ranks, chunks) if self.ranks else {}
         picture = None
         if self.chunks is not None or parts:
-            picture = WrongChunks([_by_chunk(difference, chunks) for difference in found], parts)
-        where, said = f"on rank {bad[0]}: {first.expected}", in_words(parts)
-        self._fail(where, first.seen + others, picture, first.told + others, said)
+            picture = WrongChunks([_by_chunk(difference, chunks) for difference in differences], parts)
+        where, parts_text = f"on rank {bad[0]}: {first.expected}", in_words(parts)
+        self._fail(where, first.seen + others, picture, first.told + others, parts_text)
 
     def _fail(
         self, expected: str, seen: str = "", picture: WrongChunks | None = None, told: str = "", parts: str = ""
@@ -192,7 +192,7 @@ def is_close(value: Any, expected: Tensor, rel: float | None = None) -> bool:
 
 
 class _Difference(NamedTuple):
-    """How a value differs from the expected one."""
+    """Difference of a value from the expected one."""
 
     expected: str
     seen: str

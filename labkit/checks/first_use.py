@@ -1,4 +1,4 @@
-"""What torch takes when a rank computes for the first time: not memory of the submission's.
+"""Memory that torch takes when a rank computes for the first time: it is not the submission's.
 
 Data that a rank shares with the process that it was forked from is copied when it is first written to, workspaces of
 operators stay, and how much that is depends on the processor: some 10 MB, here more, there less.
@@ -6,7 +6,7 @@ operators stay, and how much that is depends on the processor: some 10 MB, here 
 
 
 def first_use() -> None:
-    """On a rank: two training steps and an all-reduce, of tensors of a megabyte at most. Draws no random number."""
+    """On a rank, take two training steps and an all-reduce, of tensors up to a megabyte. Draws no random number."""
     import torch
     import torch.distributed as dist
     from torch import nn

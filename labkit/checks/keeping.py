@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 10_000
 
 
 def kept(run: Run) -> Run:
-    """`run` without values and arguments, with output and trace limited to a readable size."""
+    """Return `run` without values and arguments, with output and trace limited to a readable size."""
     trace = run.trace if len(run.trace.events) <= MOST_EVENTS else Trace(run.trace.world_size)
     return replace(run, ranks=[_rank(result) for result in run.ranks], trace=trace)
 

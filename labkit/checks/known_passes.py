@@ -30,9 +30,9 @@ def remember_pass(submission: Submission) -> None:
 
 
 def _fingerprint(submission: Submission) -> str:
-    """A digest of all that decides whether it passes: the modules' text, the checks, and what runs them.
+    """Return a digest of all that decides whether it passes: the modules' text, the checks, and what runs them.
 
-    Blank lines around a module decide nothing: a notebook's cell leaves one at its head, where its magic stands.
+    Blank lines around a module do not matter: a notebook's cell leaves one at its head, where its magic was.
     """
     digest = hashlib.sha256(_installed().encode())
     digest.update(visible_path(submission.exercise).read_bytes())
@@ -43,7 +43,7 @@ def _fingerprint(submission: Submission) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _installed() -> str:
-    """torch's version, and size and time of each file of labkit: reading them all would take longer."""
+    """Return torch's version, and size and time of each file of labkit: reading them all would take longer."""
     package = Path(__file__).parent.parent
     facts = [(file, file.stat()) for file in sorted(package.rglob("*.py"))]
     return "\n".join([torch.__version__, *(f"{file} {fact.st_size} {fact.st_mtime_ns}" for file, fact in facts)])

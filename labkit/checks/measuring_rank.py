@@ -1,4 +1,4 @@
-"""A rank that measures for the others: what they do not ask for, they cannot know, and each question is counted.
+"""A rank that measures for the others: they know only what they have asked for, and each question is counted.
 
 The learner's code runs on the other ranks only. On the last rank the rubric's own function answers, so its log of the
 questions can be trusted.
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 _NUMBERS = 8
-"""Numbers of a message, of which the first is their count; -1: the asker has no more questions."""
+"""Length of a message, whose first number counts the others; -1 there: the asker has no more questions."""
 
 
 def ask(rank: int, *numbers: float) -> tuple[float, float]:
@@ -48,22 +48,22 @@ def answer(
 ) -> list[list[list[float]]]:
     """On the measuring rank: answer the askers, one question of each in turn, until all stop.
 
-    `lookup(asker, numbers)` returns two numbers, or None for a case that there is not. Returns the questions of each
+    `lookup(asker, numbers)` returns two numbers, or None for an unknown case. Returns the questions of each
     asker.
     """
     log: dict[int, list[list[float]]] = {asker: [] for asker in askers}
-    left = list(askers)
-    while left:
-        for asker in list(left):
+    active = list(askers)
+    while active:
+        for asker in list(active):
             message = torch.empty(_NUMBERS, dtype=torch.float64)
             dist.recv(message, asker)
             count, *numbers = message.tolist()
             if count < 0:
-                left.remove(asker)
+                active.remove(asker)
                 continue
-            asked = numbers[: int(count)]
-            log[asker].append(asked)
-            found = lookup(asker, tuple(asked))
-            reply = (0.0, math.nan) if found is None else tuple(map(float, found))
+            question = numbers[: int(count)]
+            log[asker].append(question)
+            result = lookup(asker, tuple(question))
+            reply = (0.0, math.nan) if result is None else tuple(map(float, result))
             dist.send(torch.tensor(reply, dtype=torch.float64), asker)
     return [log[asker] for asker in askers]

@@ -82,9 +82,9 @@ class Submission:
     def is_the_solution(self) -> bool:
         """Whether this module and all that it builds on are the course's solutions, but for blank lines around them."""
         return all(
-            one.paths["solution"].is_file()
-            and self.modules.get(one.name, "").strip() == one.paths["solution"].read_text().strip()
-            for one in (*self.exercise.builds_on, self.exercise)
+            exercise.paths["solution"].is_file()
+            and self.modules.get(exercise.name, "").strip() == exercise.paths["solution"].read_text().strip()
+            for exercise in (*self.exercise.builds_on, self.exercise)
         )
 
     def used_by(self, function: Callable[..., Any], *parts: Callable[..., Any], joined: bool = True) -> Reference:
@@ -171,11 +171,11 @@ class Ranks:
 
     def measuring(self, figures: Set[str]) -> Ranks:
         """The same ranks for one check that reads only these figures of the kernel: see `rubric.FIGURES`."""
-        one = copy.copy(self)
-        one.network_bytes = self.network_bytes if "network" in figures else None
-        one.memory_beyond = self.memory_beyond if "memory" in figures else None
-        one.last_run = None
-        return one
+        ranks = copy.copy(self)
+        ranks.network_bytes = self.network_bytes if "network" in figures else None
+        ranks.memory_beyond = self.memory_beyond if "memory" in figures else None
+        ranks.last_run = None
+        return ranks
 
     def __call__(self, world_size: int, *, nproc_per_node: int = 1, **hardware: Any) -> RankSet:
         """`world_size` ranks, `nproc_per_node` on each node."""
@@ -310,9 +310,9 @@ class ProcessSet(RankSet):
         run = self.run_once(job)
         # the number of packets for setting up varies a little
         sent = max(0, count() - before - idle) if count else None
-        found = ProcessRun(**{field.name: getattr(run, field.name) for field in fields(run)}, network_bytes=sent)
-        self._ranks.last_run = found
-        return found
+        counted = ProcessRun(**{field.name: getattr(run, field.name) for field in fields(run)}, network_bytes=sent)
+        self._ranks.last_run = counted
+        return counted
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]

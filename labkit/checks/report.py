@@ -25,29 +25,29 @@ class CheckResult:
     seen: str = ""
     look_at: str = ""
     parts: str = ""
-    """For a wrong sum in a visible check, whose parts are missing or too many, rank by rank."""
+    """Parts that are missing or too many in a wrong sum of a visible check, rank by rank."""
     stopped: str = ""
-    """For a check in which a rank failed: the kind of failure and its line, without inputs."""
+    """Kind of failure and its line, if a rank failed; without inputs."""
     why: str = ""
-    """For such a check, the explanation: which rank waited for which, what ended a rank; without inputs."""
+    """Explanation of such a failure: which rank waited for which, what ended a rank; without inputs."""
     todo: int = 0
     """Number of the TODO to look at: that of the line where a rank failed, else the last one that the check needs."""
     unwritten: bool = False
     """Whether it failed only because it called a gap of the template, at that line."""
     to_write: str = ""
-    """For such a check: `TODO 2 in ring_reduce_scatter is not written yet`."""
+    """Message for such a check: `TODO 2 in ring_reduce_scatter is not written yet`."""
     line: int = 0
     """Line of the exercise's cell at which a rank failed; 0 if unknown."""
     told: str = ""
     """The part of `seen` that a learner may read when the check is hidden; empty: all of it."""
     skipped: str = ""
-    """Why it could not be judged on this cluster; it is then left out of the score."""
+    """Reason why it could not be judged on this cluster; it is then left out of the score."""
     seconds: float = 0.0
     """Wall-clock time, in seconds."""
     run: Run | None = field(default=None, repr=False, compare=False)
     """The run in which it failed, with trace and output. One of the passed checks keeps its run, too."""
     picture: WrongChunks | None = field(default=None, repr=False, compare=False)
-    """Which chunks were wrong on which rank, and whose parts are in them, as far as known."""
+    """Wrong chunks of each rank, and whose parts are in them, as far as known."""
     fault: str = ""
     """Traceback of an error of the check itself: for the instructor, never shown to learners."""
     of_the_machine: bool = False
@@ -84,7 +84,7 @@ class Report:
     exercise: str
     results: Sequence[CheckResult]
     seed: int
-    """Repeats the same inputs: `labkit check NAME --seed SEED`. 0: not shown."""
+    """Seed that repeats the same inputs: `labkit check NAME --seed SEED`. 0: not shown."""
     title: str = ""
     """The module and the cluster: `your module, on virtual ranks`."""
 

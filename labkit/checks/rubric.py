@@ -51,9 +51,9 @@ class Check:
     """Where to look when it fails; shown to learners, so it must not reveal a hidden rubric."""
     function: Callable[..., None]
     needs: Set[str] = frozenset()
-    """Names of `FIGURES`."""
+    """Kernel counters that it needs, by their names in `FIGURES`."""
     todo: int = 0
-    """The last TODO of the template that it needs; 0 if they have no numbers."""
+    """Number of the last TODO of the template that it needs; 0 if TODOs have no numbers."""
 
     def __call__(self, **given: Any) -> None:
         """Run the check. Raises `CheckFailed`, `RankFailed` or `NotMeasurable`."""
@@ -110,8 +110,8 @@ def load_rubric(exercise: Exercise, path: Path) -> Rubric:
     module = ModuleType(f"rubric of {exercise.name}")
     module.__file__ = str(path)
     exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-    found = (value for value in vars(module).values() if isinstance(value, Check))
-    checks = sorted(found, key=lambda check: check.todo)
+    defined = (value for value in vars(module).values() if isinstance(value, Check))
+    checks = sorted(defined, key=lambda check: check.todo)
     if not checks:
         raise NoRubric(f"{exercise.name} has no checks: {path} defines none with @check")
     return Rubric(exercise, checks, path, getattr(module, "HINTS", {}))

@@ -84,8 +84,8 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
     except CheckFailed as failure:
         cause = next((failed[name] for name in failure.easier if name in failed), "")
         look_at = f"“{cause}” first: it fails, too, and this needs it" if cause else failure.look_at or check.look_at
-        found = replace(lost, expected=failure.expected, seen=failure.seen, told=failure.told, look_at=look_at)
-        return replace(found, cause=cause, picture=failure.picture, parts=failure.parts)
+        failed_check = replace(lost, expected=failure.expected, seen=failure.seen, told=failure.told, look_at=look_at)
+        return replace(failed_check, cause=cause, picture=failure.picture, parts=failure.parts)
     except RankFailed as failure:
         stop = what_stopped(failure.run, submission)
         lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line, todo=stop.todo.number or check.todo)
@@ -107,7 +107,7 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
 
 
 def _without_lines_of_the_check(run: Run) -> Run:
-    """`run` with errors that arose in a function of the check, such as `None.rank`, put as the learner needs them."""
+    """Return `run` with errors that arose in a function of the check, such as `None.rank`, reworded for learners."""
     ranks = [replace(rank, error=_for_learners(rank.error)) if rank.error else rank for rank in run.ranks]
     return replace(run, ranks=ranks)
 
@@ -120,7 +120,7 @@ def _for_learners(error: RankError) -> RankError:
 
 
 _MOST_MESSAGES = 150
-"""Most messages for a clear picture."""
+"""Maximum number of messages in a clear picture."""
 _ENOUGH_RANKS = 8
 
 

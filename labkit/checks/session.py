@@ -16,7 +16,7 @@ from labkit.checks.stand_ins import stand_ins
 from labkit.progress import FailedCheck, record_check
 
 _latest: dict[str, tuple[Submission, Report]] = {}
-"""In this session, by exercise: the learner's module that passed all checks last, and the report."""
+"""Module that last passed all checks in this session, and its report, by exercise."""
 
 _WHOSE = {
     "yours": "your module",
@@ -57,7 +57,7 @@ def check_exercise(
 
 
 def _report_of_the_same_module(exercise: Exercise) -> Report | None:
-    """Return the report of `check_exercise` in this session, if what it ran has passed and is what would run now."""
+    """Return the report of `check_exercise` in this session, if its modules passed and have not changed since."""
     if exercise.name not in _latest:
         return None
     submission, report = _latest[exercise.name]
@@ -78,15 +78,15 @@ def _record(report: Report) -> None:
 
 
 def _own(exercise: Exercise) -> dict[str, str]:
-    """The learner's modules of the exercises that this one builds on."""
+    """Return the learner's modules of the exercises that this one builds on."""
     paths = {earlier.name: earlier.paths["yours"] for earlier in exercise.builds_on}
     return {name: path.read_text() for name, path in paths.items() if path.is_file()}
 
 
 @functools.lru_cache(maxsize=64)
 def _passed(name: str, texts: tuple[tuple[str, str], ...]) -> bool:
-    """Cached by source: a notebook that builds on other exercises asks repeatedly. What passes is known to later
-    sessions, too; what fails is tried once in each."""
+    """Cached by source: a notebook that builds on other exercises asks repeatedly. Passes are known to later
+    sessions, too; failures are tried once in each."""
     exercise, (*others, (_, source)) = Exercise(name), texts
     rubric, submission = visible_rubric(exercise), Submission(exercise, source, dict(others))
     if is_known_to_pass(submission):

@@ -15,13 +15,13 @@ class StandIns:
     """Modules for the exercises that an exercise builds on."""
 
     modules: dict[str, str] = field(default_factory=dict)
-    """Text by full name, earlier ones first."""
+    """Text of each module by full name, earlier exercises first."""
     notes: list[str] = field(default_factory=list)
-    """Whose modules they are and why: a sentence for all of which the same is true."""
+    """Sentences that say whose modules they are and why; modules of the same origin share one."""
 
 
 def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Submission], bool]) -> StandIns:
-    """Modules for all exercises that `exercise` builds on, directly or not.
+    """Return modules for all exercises that `exercise` builds on, directly or not.
 
     own: the learner's modules, by full name. passes: whether a module passes its visible checks.
     An exercise without a solution in this course gets its template if the learner has no working module.
@@ -41,10 +41,10 @@ def stand_ins(exercise: Exercise, own: Mapping[str, str], passes: Callable[[Subm
             why = "your own fails its visible checks"
         chosen.modules[earlier.name], whose = earlier.source("solution", "template")
         origins.setdefault((f"the {whose} of {{}}", f": {why}"), []).append(earlier.short_name)
-    for (what, why), names in origins.items():
+    for (source_text, why), names in origins.items():
         *others, last = names
         listed = f"{', '.join(others)} and {last}" if others else last
-        chosen.notes.append(f"this builds on {what.format(listed)}{why}.")
+        chosen.notes.append(f"this builds on {source_text.format(listed)}{why}.")
     return chosen
 
 

@@ -94,7 +94,7 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a run failed."""
+    """Reason why a run failed."""
 
     text: str
     """`DeadlockError at phase3_multi_node/ring_allreduce.py, line 12`; the same for the same failure."""
@@ -117,7 +117,7 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         # without the number of seconds, which differs from check to check
         kind = run.stopped.split(" after ")[0]
         if kind.startswith("timeout"):
-            why = _where_it_stood(run.statuses, submission)
+            why = _unfinished_ranks(run.statuses, submission)
         elif kind.startswith(SCHEDULER_FAILED):
             why = "This is an error of the lab itself: show it to your instructor."
         else:
@@ -127,12 +127,12 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
             where = ""
     elif error is not None:
         kind = _kind(error)
-        found = error.type == "DeadlockError" and not isinstance(run, ProcessRun)
-        waits = _who_waits(run.statuses, submission) if found else ""
+        is_known_deadlock = error.type == "DeadlockError" and not isinstance(run, ProcessRun)
+        waits = _who_waits(run.statuses, submission) if is_known_deadlock else ""
         who = "" if first is None or len(run.ranks) == 1 else _who(run.alike(first), len(run.ranks))
-        said = _syntax(kind, error, submission)
+        syntax = _syntax(kind, error, submission)
         meaning = _UNWRITTEN if unwritten else _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)
-        why = waits or " ".join(filter(None, [who, meaning, said]))
+        why = waits or " ".join(filter(None, [who, meaning, syntax]))
     else:
         name = _signal(first.exit) if first else ""
         kind = "a rank that ended early"
@@ -153,19 +153,19 @@ def _kind(error: RankError) -> str:
 
 def _syntax(kind: str, error: RankError, submission: Submission) -> str:
     """Python's message for a module that it cannot parse, if known: a rank could send any text."""
-    said = _AT_END.sub("", error.message)
-    known = _SYNTAX.fullmatch(said) if kind in ("SyntaxError", "IndentationError", "TabError") else None
+    message = _AT_END.sub("", error.message)
+    known = _SYNTAX.fullmatch(message) if kind in ("SyntaxError", "IndentationError", "TabError") else None
     if known is None:
         return ""
     lines = max(text.count("\n") + 1 for text in submission.modules.values())
     if any(number is not None and not 0 < int(number) <= lines for number in known.groupdict().values()):
         return ""
-    return f"Python says: {said}."
+    return f"Python says: {message}."
 
 
-def _place(said: str, submission: Submission) -> str:
+def _place(place: str, submission: Submission) -> str:
     """`phase3_multi_node/ring_allreduce.py, line 12` if a module of the learner has that line, else an empty string."""
-    match = _PLACE.fullmatch(said)
+    match = _PLACE.fullmatch(place)
     if match is None:
         return ""
     texts = {f"{name}.py": text for name, text in submission.modules.items()}
@@ -191,49 +191,49 @@ def _signal(exit_code: int | None) -> str:
         return ""
 
 
-def _where_it_stood(statuses: Sequence[RankStatus], submission: Submission) -> str:
-    """Which ranks had not finished, and at which lines they were."""
+def _unfinished_ranks(statuses: Sequence[RankStatus], submission: Submission) -> str:
+    """Say which ranks had not finished, and at which lines they were."""
     at: dict[str, list[int]] = defaultdict(list)
     for status in statuses:
         if status.exit is None:
             at[_place(status.line, submission)].append(status.rank)
-    said = []
+    positions = []
     for place, ranks in at.items():
         verb = "was" if len(ranks) == 1 else "were"
         where = f"{verb} at {_shortly(place, submission)}" if place else "had not returned"
-        said.append(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {where}")
-    return f"When time ran out, {'; '.join(said)}." if said else "The time for this call ran out."
+        positions.append(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {where}")
+    return f"When time ran out, {'; '.join(positions)}." if positions else "The time for this call ran out."
 
 
 def _who_waits(statuses: Sequence[RankStatus], submission: Submission) -> str:
-    """Each rank's wait, and the cycle; empty when the scheduler did not find the deadlock itself."""
-    said, waits = [], {}
+    """Say for what each rank waits, and name the cycle; empty when the scheduler did not find the deadlock itself."""
+    clauses, waits = [], {}
     for status in statuses:
         if operation := status.waits_in:
             if operation.peer >= 0:
                 waits[status.rank] = [operation.peer]
-            said.append(f"rank {status.rank} waits {_operation(operation)}{_at(operation, submission)}")
-    if not said:
+            clauses.append(f"rank {status.rank} waits {_operation(operation)}{_at(operation, submission)}")
+    if not clauses:
         return ""
-    more = f" and {len(said) - 8} more" if len(said) > 8 else ""
-    text = f"No rank can go on: {'; '.join(said[:8])}{more}."
-    found = cycles.find(waits)
-    if not found:
+    more = f" and {len(clauses) - 8} more" if len(clauses) > 8 else ""
+    text = f"No rank can go on: {'; '.join(clauses[:8])}{more}."
+    cycle = cycles.find(waits)
+    if not cycle:
         return text
-    kinds = {status.waits_in.kind for status in statuses if status.rank in found and status.waits_in}
+    kinds = {status.waits_in.kind for status in statuses if status.rank in cycle and status.waits_in}
     known = {"send": cycles.SENDS_FIRST, "receive": cycles.RECEIVES_FIRST}
     advice = known.get(kinds.pop(), "") if len(kinds) == 1 else ""
-    return f"{text} {cycles.shown(found).capitalize()}." + (f" {advice[:1].upper()}{advice[1:]}." if advice else "")
+    return f"{text} {cycles.shown(cycle).capitalize()}." + (f" {advice[:1].upper()}{advice[1:]}." if advice else "")
 
 
 def _operation(operation: PendingOperation) -> str:
     name = operation.name if operation.name in _OPERATIONS else operation.kind
-    whom = f"rank {operation.peer}" if operation.peer >= 0 else "any rank"
+    peer = f"rank {operation.peer}" if operation.peer >= 0 else "any rank"
     match operation.kind:
         case "send":
-            return f"in {name} for {whom} to receive"
+            return f"in {name} for {peer} to receive"
         case "receive":
-            return f"in {name} for {whom} to send"
+            return f"in {name} for {peer} to send"
         case _:
             return f"in {name} for the others"
 

@@ -16,15 +16,15 @@ def working_modules(exercise: Exercise, purpose: str = "measures") -> StandIns:
     An exercise without a solution in this course gets its template.
     """
     needed = (*exercise.builds_on, exercise)
-    own = {one.name: one.paths["yours"].read_text() for one in needed if one.paths["yours"].is_file()}
-    found = stand_ins(exercise, own, is_known_to_pass)
+    own = {each.name: each.paths["yours"].read_text() for each in needed if each.paths["yours"].is_file()}
+    modules = stand_ins(exercise, own, is_known_to_pass)
     mine = own.get(exercise.name, "")
-    submission = Submission(exercise, mine, found.modules)
+    submission = Submission(exercise, mine, modules.modules)
     if mine.strip() and (submission.is_the_solution or is_known_to_pass(submission)):
         whose, text = "your own", mine
     else:
         text, kind = exercise.source("solution", "template")
         whose = f"the {kind} of"
-    found.notes.append(f"it {purpose} with {whose} {exercise.short_name}.")
-    found.modules[exercise.name] = text
-    return found
+    modules.notes.append(f"it {purpose} with {whose} {exercise.short_name}.")
+    modules.modules[exercise.name] = text
+    return modules

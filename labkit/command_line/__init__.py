@@ -1,1 +1,1 @@
-"""What commands of `labkit` and rows of `labkit doctor` share, in whichever package they are."""
+"""Parts shared by commands of `labkit` and rows of `labkit doctor`, in whichever package they are."""

@@ -1,4 +1,4 @@
-"""What an examination of `labkit doctor` has found."""
+"""Result of an examination by `labkit doctor`."""
 
 from __future__ import annotations
 

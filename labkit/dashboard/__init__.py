@@ -2,7 +2,7 @@
 
     labkit dashboard LOGDIR        # at the shell: serves one page
     %monitor LOGDIR                # in a notebook: the same view, labkit/notebook/monitoring.py
-    labkit dashboard --grafana     # prints one for Grafana, of what Prometheus scrapes
+    labkit dashboard --grafana     # prints a dashboard for Grafana, of what Prometheus scrapes
 
 `view.py` summarizes the log in a bounded number of figures, however long it is; `static/dashboard.js` draws them.
 """

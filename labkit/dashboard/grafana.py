@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grafana_foundation_sdk.builders.timeseries import Panel
 
 OWN_SECONDS = "(training_step_time_seconds{job=~'$job'} - communication_time_seconds{job=~'$job'})"
-"""Of each rank: who is slow waits for nobody, all others wait in communication."""
+"""Own seconds of each rank, without communication: in it, all others wait for a slow rank."""
 
 
 def grafana_dashboard() -> str:

@@ -28,7 +28,7 @@ class DashboardServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.view = DashboardView(folder)
         self.reading = threading.Lock()
-        """Two pages may ask at the same time."""
+        """Lock for reading: two pages may ask at the same time."""
 
     @property
     def address(self) -> str:
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A line for each second is too much."""
+        """Log nothing: a line for each second is too much."""
 
 
 def serve(folder: Path, port: int, browser: bool) -> int:

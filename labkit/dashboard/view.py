@@ -1,4 +1,4 @@
-"""What the dashboard shows of a monitor's log: columns of bounded length, whatever the number of steps and ranks."""
+"""The dashboard's view of a monitor's log: columns of bounded length, whatever the number of steps and ranks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from labkit.course.phase4_production.monitoring.given.json_lines import LineReader
 
 MOST_BINS = 120
-"""Columns of the page's pictures."""
+"""Maximum number of columns of the page's pictures."""
 MOST_ALARMS = 50
 REFRESH_SECONDS = 0.3
-"""Time in which a page's or a notebook's refresh reads, so that both stay responsive."""
+"""Reading time of a page's or a notebook's refresh, so that both stay responsive."""
 _PIECE_NBYTES = 1 << 16
 _FIELDS = (
     "samples_per_second",
@@ -69,7 +69,7 @@ class DashboardView:
         for path in sorted(self.folder.glob("rank-*.jsonl")):
             self._readers.setdefault(path, LineReader(path))
         unread = list(self._readers.values())
-        while unread and time.monotonic() < until:  # all ranks a piece each, then all of them the next one
+        while unread and time.monotonic() < until:  # a piece of each rank's file in turn
             unread = [reader for reader in unread if self._read(reader)]
         return {**self.data(), "reading": bool(unread)}
 
@@ -144,13 +144,13 @@ def _means(own: _Bin | None) -> list[float] | None:
 
 
 def _plain(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Return None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
 def _over_median(rows: list[list[list[float] | None]]) -> list[list[float | None]]:
     """Return for each rank and bin its own time, compute and input, over the ranks' median, less 1."""
-    own = [[None if one is None else one[2] + one[4] for one in row] for row in rows]
+    own = [[None if sums is None else sums[2] + sums[4] for sums in row] for row in rows]
     usual = [
         median(there) if (there := [x for x in column if x is not None]) else 0.0 for column in zip(*own, strict=True)
     ]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 _TRAIN = 1437
-"""Four fifths of the 1797 pictures."""
+"""Number of training pictures: four fifths of 1797."""
 _SEED = 0
 
 

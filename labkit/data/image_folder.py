@@ -17,7 +17,7 @@ from labkit.data.augmentation import Augmentation
 
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue, from 0 to 1."""
+"""Mean and standard deviation of ImageNet's red, green and blue, from 0 to 1."""
 
 
 class ImageFolder(Augmentation, Dataset[tuple[Tensor, int]]):

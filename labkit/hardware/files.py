@@ -41,8 +41,8 @@ def read(path: str | Path) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{path}: format must be {FORMAT!r}, got {found!r}")
+        stated = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"{path}: format must be {FORMAT!r}, got {stated!r}")
     for name, kinds in (("preset", str | None), ("cluster", dict)):
         if not isinstance(content.get(name, None if name == "preset" else {}), kinds):
             raise ValueError(f"{path}: {name} must be {'a name' if name == 'preset' else 'a table'}")

@@ -26,20 +26,20 @@ class GPU:
 
     name: str
     bf16_tflops: float
-    """Tensor cores, 1e12 operations per second; fp16 if the GPU has no bf16."""
+    """Rate of tensor cores, 1e12 operations per second; that of fp16 if the GPU has no bf16."""
     fp32_tflops: float
-    """CUDA cores: by default torch multiplies fp32 matrices without TF32."""
+    """Rate of CUDA cores: by default torch multiplies fp32 matrices without TF32."""
     memory_gb: float
     memory_gb_per_s: float
     source: str
     tf32_tflops: float = 0.0
-    """0: the GPU has no TF32; fp32's rate is used."""
+    """Rate of TF32. 0: the GPU has no TF32; fp32's rate is used."""
     fp64_tflops: float = 0.0
-    """0: unknown; half of fp32's rate is used."""
+    """Rate of fp64. 0: unknown; half of fp32's rate is used."""
     int8_tops: float = 0.0
-    """Also fp8's rate, if the GPU has fp8. 0: unknown; twice bf16's rate is used."""
+    """Rate of int8, and of fp8 if the GPU has it. 0: unknown; twice bf16's rate is used."""
     fp8_tflops: float = 0.0
-    """With fp32 accumulation, as training needs it. 0: int8's rate is used."""
+    """Rate of fp8 with fp32 accumulation, as training needs it. 0: int8's rate is used."""
     matmul_efficiency: float = 0.75
     """Share of the arithmetic peak that a large matrix product reaches."""
     attention_efficiency: float = 0.0

@@ -11,9 +11,9 @@ class Link:
 
     name: str
     gb_per_s: float
-    """1e9 bytes per second, in one direction."""
+    """Peak rate in one direction, in 1e9 bytes per second."""
     latency_seconds: float
-    """From the first byte sent to the first byte received, software included."""
+    """Seconds from the first byte sent to the first byte received, software included."""
     source: str
     collective_efficiency: float = 1.0
     """Share of the peak that a large library collective reaches. Single messages run at the peak."""

@@ -1,4 +1,4 @@
-"""What NCCL's algorithms do: hops one after the other, bytes on the links, and the cost of its protocols.
+"""NCCL's algorithms in numbers: hops one after the other, bytes on the links, and the cost of its protocols.
 
 Counts are those of NVIDIA/nccl, src/graph/tuning.cc (Hu et al., "Demystifying NCCL", 2025; the double tree: Sanders,
 Speck & Traeff 2009). The virtual cluster times messages with them, predictions are sums of them.

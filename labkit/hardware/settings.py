@@ -63,7 +63,7 @@ def nodes_with(gpu: Any) -> dict[str, Any]:
     Raises ValueError.
     """
     given = [name.strip() for name in gpu.split(",")] if isinstance(gpu, str) else gpu
-    kinds = [part("gpu", one) for one in (given if isinstance(given, list | tuple) and given else [given])]
+    kinds = [part("gpu", kind) for kind in (given if isinstance(given, list | tuple) and given else [given])]
     return {"gpu": kinds[0], "gpus": tuple(kinds) if len(kinds) > 1 else ()}
 
 

@@ -11,7 +11,7 @@ class Storage:
 
     name: str
     write_gb_per_s: float
-    """1e9 bytes per second, large sequential writes."""
+    """Rate of large sequential writes, in 1e9 bytes per second."""
     read_gb_per_s: float
     latency_seconds: float
     source: str

@@ -39,9 +39,9 @@ class Topology:
     nics_per_node: int = 1
     name: str = "custom"
     switch_gb_per_s: float | None = None
-    """1e9 bytes per second between all GPUs of a node together; None: limited only by their ports."""
+    """Rate between all GPUs of a node together, in 1e9 bytes per second; None: limited only by their ports."""
     nodes_per_rack: int | None = None
-    """None: all nodes are in one rack."""
+    """Number of nodes in a rack; None: all nodes are in one rack."""
     oversubscription: float = 1.0
     host_link: Link = LINKS["pcie4"]
     """Link of each GPU to host memory."""

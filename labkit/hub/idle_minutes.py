@@ -1,4 +1,4 @@
-"""How long processes that nobody uses may hold memory that others need: a site says it."""
+"""A site's time limit for processes that nobody uses, whose memory others need."""
 
 from __future__ import annotations
 

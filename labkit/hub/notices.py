@@ -1,4 +1,4 @@
-"""What the hub has ended in this learner's server, and why. The hub writes the file; the server's sandbox shows it."""
+"""Notices of what the hub ended in this learner's server. The hub writes the file; the server's sandbox shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "LABKIT_HUB_NOTICES"
 def since(moment: float) -> list[str]:
     """Return the texts of notices that are not older than this Unix time, the oldest first."""
     try:
-        found = json.loads(Path(os.environ[FILE]).read_text())
+        content = json.loads(Path(os.environ[FILE]).read_text())
     except (KeyError, OSError):
         return []
-    return [str(one["text"]) for one in found["notices"] if one["time"] >= moment]
+    return [str(notice["text"]) for notice in content["notices"] if notice["time"] >= moment]

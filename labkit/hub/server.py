@@ -1,6 +1,6 @@
 """`python -m labkit.hub.server`: JupyterHub's single-user server with the lab's settings, wherever it runs.
 
-The hub says by environment variables where home and exchange are; all arguments are passed on.
+The hub names home and exchange in environment variables; all arguments are passed on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labkit.start import own_copy
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Become the server; returns when it ends."""
+    """Run the server until it ends."""
     from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
     home, programs = Path.home(), str(Path(sys.executable).parent)
@@ -56,7 +56,7 @@ def terminal(programs: str) -> list[str]:
 
 
 def main() -> None:
-    """Become the server, with the arguments of the command."""
+    """Run the server with the arguments of the command."""
     serve(sys.argv[1:])
 
 

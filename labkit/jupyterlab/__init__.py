@@ -16,13 +16,13 @@ _SETTINGS = Path(__file__).with_name("settings")
 
 
 def config_path(role: Role, folder: Path) -> str:
-    """The value of JUPYTER_CONFIG_PATH for a server on the files of `folder`."""
+    """Return the value of JUPYTER_CONFIG_PATH for a server on the files of `folder`."""
     from jupyter_core.paths import jupyter_config_dir, jupyter_config_path
 
     known = [*map(Path, jupyter_config_path()), folder]
     enrolled = any((place / f"nbgrader_config.{kind}").is_file() for place in known for kind in ("py", "json"))
     own = "teaching" if role == "teaching" else "enrolled" if enrolled else "without_course"
     named = os.environ.get("JUPYTER_CONFIG_PATH", "")
-    # the first counts most
+    # earlier folders take precedence
     places = [*filter(None, named.split(os.pathsep)), jupyter_config_dir(), _SETTINGS / own, _SETTINGS / "everyone"]
     return os.pathsep.join(map(str, places))

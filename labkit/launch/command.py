@@ -25,15 +25,15 @@ def main(words: Sequence[str]) -> int:
         return _save(options, words)
     if options.dry_run:
         return _dry_run(options, words)
-    found = tasks(options, words)
-    return _detach(found, options, words) if options.detach else running.run_tasks(found)
+    chosen_tasks = tasks(options, words)
+    return _detach(chosen_tasks, options, words) if options.detach else running.run_tasks(chosen_tasks)
 
 
-def _detach(found: Sequence[Task], options: argparse.Namespace, words: Sequence[str]) -> int:
+def _detach(chosen_tasks: Sequence[Task], options: argparse.Namespace, words: Sequence[str]) -> int:
     """Start a detached job, and print its name."""
-    clusters = [cluster(task.options) for task in found]
+    clusters = [cluster(task.options) for task in chosen_tasks]
     try:
-        for task in found:
+        for task in chosen_tasks:
             if not task.may_fail:
                 programs.require_syntax(task.job)
     except programs.ProgramSyntaxError as error:
@@ -41,10 +41,10 @@ def _detach(found: Sequence[Task], options: argparse.Namespace, words: Sequence[
         return FAILED
     if isinstance(clusters[0], RemoteCluster):
         clusters[0].require()
-    name = detaching.start(found, clusters[0], _short_name(options), words, options.array)
+    name = detaching.start(chosen_tasks, clusters[0], _short_name(options), words, options.array)
     print(name)
-    one = name if options.array is None else f"{name}_INDEX"
-    print(f"started: labkit logs -f {one} shows its output, labkit stop {name} ends it", file=sys.stderr)
+    job_name = name if options.array is None else f"{name}_INDEX"
+    print(f"started: labkit logs -f {job_name} shows its output, labkit stop {name} ends it", file=sys.stderr)
     return 0
 
 
@@ -57,17 +57,17 @@ def _short_name(options: argparse.Namespace) -> str:
 
 def _save(options: argparse.Namespace, words: Sequence[str]) -> int:
     """Write, or show, what runs the program without the lab."""
-    one = "--save and --print-command are for one program, a file or a module"
+    rule = "--save and --print-command are for one program, a file or a module"
     if options.config is not None:
-        raise InvalidJob(f"{one}. {_as_a_file(options, words)}")
+        raise InvalidJob(f"{rule}. {_as_a_file(options, words)}")
     if (options.file or "").endswith(".ipynb"):
-        raise InvalidJob(f"{one}; in a notebook: %%torchrun --save FILE.py")
+        raise InvalidJob(f"{rule}; in a notebook: %%torchrun --save FILE.py")
     chosen = cluster(options)
-    found = program(options)
+    chosen_program = program(options)
     named = (str(options.file),) if options.module is None else ("-m", str(options.module))
-    command = torchrun_command((*named, *options.arguments), found.source, options, chosen)
+    command = torchrun_command((*named, *options.arguments), chosen_program.source, options, chosen)
     if options.save is not None:
-        saving.save(options.save, found, command, chosen, options.force)
+        saving.save(options.save, chosen_program, command, chosen, options.force)
         print(f"saved as {options.save}")
     if options.print_command:
         print(command.explained(chosen))
@@ -77,14 +77,14 @@ def _save(options: argparse.Namespace, words: Sequence[str]) -> int:
 def _as_a_file(options: argparse.Namespace, words: Sequence[str]) -> str:
     """Return how to run what a configuration file runs as a file of its own."""
     file = Path(options.config)
-    found, all_words = configured(file, words)
+    configuration, all_words = configured(file, words)
     own = all_words[: all_words.index("--")] if "--" in all_words else all_words
     # without the configuration file, in both of its spellings
     kept = [word for before, word in zip(["", *own], own, strict=False)
             if "--config" not in (before, word) and not word.startswith("--config=")]  # fmt: skip
-    arguments = [*found.arguments, *options.arguments]
+    arguments = [*configuration.arguments, *options.arguments]
     command = shlex.join(["labkit", "launch", f"{file.stem}.py", *kept, "--", *arguments])
-    source = textwrap.indent(found.program(()).source, "    ")
+    source = textwrap.indent(configuration.program(()).source, "    ")
     return (
         f"{file} names a program of the lab, which ranks are sent. Write {file.stem}.py with\n\n{source}\n"
         f"and save that, for nodes that have the lab and your modules:\n\n    {command}"

@@ -1,4 +1,4 @@
-"""Configuration files: a training run as YAML, checked against the options that it stands for.
+"""Configuration files: a training run as YAML, checked against the options that it sets.
 
     program: image_classification
     model: resnet8
@@ -62,9 +62,9 @@ _OTHER_NAMES = {
     "parallel.pipeline": "pipeline_parallel",
     "parallel.zero": "zero",
 }
-"""Keys that are named otherwise than the command's options."""
+"""Keys whose names differ from the command's options."""
 _OTHER_VALUES = {("precision", "fp32"): "no"}
-"""Values, too: a bare `no` means False in YAML."""
+"""Values that differ, too: a bare `no` means False in YAML."""
 
 _OF_SHELL = ("config", "module", "save", "force", "print_command", "dry_run", "detach", "array")
 """Options of `labkit launch` that a file does not take."""
@@ -72,7 +72,7 @@ _OF_SHELL = ("config", "module", "save", "force", "print_command", "dry_run", "d
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a file asks for."""
+    """Contents of a configuration file."""
 
     exercise: str
     """Short name of the exercise whose command runs."""
@@ -82,7 +82,7 @@ class Configuration:
     """Options of the command."""
 
     def launch_words(self, kind: str | None) -> list[str]:
-        """Return the options of `labkit launch`; of those of clusters, what `kind` takes, if it is not the file's."""
+        """Return the options of `labkit launch`, without those that `kind` does not take; None: the file's kind."""
         options = kinds.options()
         return [
             word
@@ -137,7 +137,7 @@ class _Reader:
         return Configuration(name, launch, self._words(own, known))
 
     def _require_taken(self, cluster: Mapping[str, yaml.Node]) -> None:
-        """Refuse a kind of cluster that there is not, and keys that it does not take."""
+        """Refuse an unknown kind of cluster, and keys that it does not take."""
         node = cluster.get("cluster.kind")
         kind = "local" if node is None else self._choice("cluster.kind", node, list(kinds.registered()))
         for name, (_, takers) in kinds.options().items():
@@ -175,7 +175,7 @@ class _Reader:
                 words.append(f"{option}={self._deepspeed_file(key, node, action)}")
                 continue
             nodes = node.value if isinstance(node, yaml.SequenceNode) and _is_repeatable(action) else [node]
-            words += [f"{option}={self._value(key, one, action)}" for one in nodes]
+            words += [f"{option}={self._value(key, item, action)}" for item in nodes]
         return words
 
     def _deepspeed_file(self, key: str, node: yaml.Node, action: argparse.Action) -> Path:
@@ -223,12 +223,12 @@ class _Reader:
 
 def _similar(key: str, known: Collection[str]) -> str:
     """The known key that was probably meant; empty if there is none."""
-    inner = [one for one in known if one.endswith(f".{key}")]
+    inner = [candidate for candidate in known if candidate.endswith(f".{key}")]
     group, _, name = key.rpartition(".")
-    siblings = {one.rpartition(".")[2]: one for one in known if one.rpartition(".")[0] == group}
-    begins = [one for one in siblings if one.startswith(name)]
+    siblings = {candidate.rpartition(".")[2]: candidate for candidate in known if candidate.rpartition(".")[0] == group}
+    begins = [candidate for candidate in siblings if candidate.startswith(name)]
     near = begins or difflib.get_close_matches(name, siblings, n=1)
-    return next(iter(inner or [siblings[one] for one in near]), "")
+    return next(iter(inner or [siblings[candidate] for candidate in near]), "")
 
 
 def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
@@ -241,8 +241,8 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def _by_key(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    found = _actions(parser)
-    return {key: found.pop(name) for key, name in _OTHER_NAMES.items() if name in found} | found
+    actions = _actions(parser)
+    return {key: actions.pop(name) for key, name in _OTHER_NAMES.items() if name in actions} | actions
 
 
 def _is_repeatable(action: argparse.Action) -> bool:

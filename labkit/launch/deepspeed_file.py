@@ -31,8 +31,8 @@ def _line_of(text: str, words: Sequence[str]) -> int:
     """Line of the last of those words of a JSON text that follow each other, from 1."""
     place = 0
     for word in words:
-        found = text.find(json.dumps(word), place)
-        if found < 0:
+        position = text.find(json.dumps(word), place)
+        if position < 0:
             break
-        place = found
+        place = position
     return text.count("\n", 0, place) + 1

@@ -1,9 +1,9 @@
-"""Detached jobs: what `labkit launch --detach` starts, each with a folder of its own in which it is found again.
+"""Detached jobs: `labkit launch --detach` starts them, each with a folder by which it is found again.
 
 A job is run by a process of its own, the launcher (labkit/launch/launcher.py): on this machine, in a session that does
 not end with the shell, or where the cluster has batch jobs, in one. Its folder, below `$XDG_STATE_HOME/labkit/jobs`:
 
-    job.json          what runs, as it was at the time of the launch
+    job.json          the tasks, as they were at the time of the launch
     environment.json  variables for a launcher in a batch job, which deletes the file
     output            what the launcher prints: the lines of the ranks, notes and failures
     lock              locked as long as a launcher on this machine runs
@@ -52,25 +52,25 @@ class DetachedJob:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What job.json contains: `command`, `cluster`, `directory`, `host`, `launched`, `in_batch_job`, `tasks`.
+        """Contents of job.json: `command`, `cluster`, `directory`, `host`, `launched`, `in_batch_job`, `tasks`.
 
         Raises `DamagedJob` if it is not whole.
         """
         file = self.folder / "job.json"
         try:
-            found: dict[str, Any] = json.loads(file.read_text())
+            content: dict[str, Any] = json.loads(file.read_text())
         except ValueError as error:  # as for bytes that are not UTF-8
             raise DamagedJob(f"{file} is not JSON, so the job cannot be found again: {error}") from None
-        if missing := [name for name, kind in _FIELDS.items() if not isinstance(_get(found, name), kind)]:
+        if missing := [name for name, kind in _FIELDS.items() if not isinstance(_get(content, name), kind)]:
             raise DamagedJob(
                 f"{file} has no valid {', '.join(missing)}, so the job cannot be found again; if it has ended, remove "
                 f"its folder"
             )
-        return found
+        return content
 
     @property
     def launched(self) -> str:
-        """When it was launched, as `2026-11-26T17:00:00`; empty if its record is damaged."""
+        """Time of the launch, as `2026-11-26T17:00:00`; empty if its record is damaged."""
         try:
             return str(self.record["launched"])
         except DamagedJob:
@@ -78,9 +78,9 @@ class DetachedJob:
 
     @property
     def exit_status(self) -> int | None:
-        """None as long as it has not ended, and if its launcher was killed."""
-        found = self._read("exit_status")
-        return int(found) if found else None
+        """Exit status; None as long as it has not ended, and if its launcher was killed."""
+        status = self._read("exit_status")
+        return int(status) if status else None
 
     def end(self, status: int) -> None:
         """Record the exit status; a job that has never begun still has its environment."""
@@ -109,9 +109,9 @@ class DetachedJob:
     def take_environment(self) -> dict[str, str]:
         """Return the variables of the shell that launched the job, and delete the file that has them."""
         file = self.folder / "environment.json"
-        found: dict[str, str] = json.loads(file.read_text())
+        environment: dict[str, str] = json.loads(file.read_text())
         file.unlink()
-        return found
+        return environment
 
     def forget(self) -> None:
         """Remove the job's folder."""
@@ -126,18 +126,18 @@ class DetachedJob:
 
 def all_jobs() -> list[DetachedJob]:
     """Return the jobs of this user, the oldest first."""
-    found = [DetachedJob(file.parent) for file in jobs_folder().glob("*/job.json")]
-    return sorted(found, key=lambda job: (job.launched, _natural(job.name)))
+    jobs = [DetachedJob(file.parent) for file in jobs_folder().glob("*/job.json")]
+    return sorted(jobs, key=lambda job: (job.launched, _natural(job.name)))
 
 
 def find(name: str) -> list[DetachedJob]:
     """Return the job of that name, or all jobs of the array. Raises `CommandError` if there is none."""
     known = all_jobs()
-    found = [job for job in known if job.name == name or job.name.rpartition("_")[0] == name]
-    if not found:
+    matches = [job for job in known if job.name == name or job.name.rpartition("_")[0] == name]
+    if not matches:
         names = ", ".join(job.name for job in known[-5:])
         raise CommandError(f"there is no job {name}; " + (f"the latest are {names}" if names else "there are no jobs"))
-    return found
+    return matches
 
 
 def jobs_folder() -> Path:

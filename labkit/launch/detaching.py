@@ -60,10 +60,10 @@ def start(tasks: Sequence[Task], cluster: Cluster, program: str, command: Sequen
 def indexes(array: str) -> Iterator[int]:
     """Yield the indexes of an array as sbatch writes them: `0-3`, `1,5,7`, `0-8:2`, with a limit as in `0-99%4`."""
     for part in array.partition("%")[0].split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", part)
-        if not found or (found[2] and int(found[2]) < int(found[1])):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", part)
+        if not match or (match[2] and int(match[2]) < int(match[1])):
             raise CommandError(f"--array: expected indexes such as 0-3 or 1,5,7, got {array!r}")
-        yield from range(int(found[1]), int(found[2] or found[1]) + 1, int(found[3] or 1))
+        yield from range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
 
 
 def _new_folders(program: str, chosen: Sequence[int | None]) -> tuple[str, list[DetachedJob]]:
@@ -71,7 +71,7 @@ def _new_folders(program: str, chosen: Sequence[int | None]) -> tuple[str, list[
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = re.sub(r"[^\w.]", "_", program)
     numbers = [re.fullmatch(rf"{re.escape(stem)}-(\d+)(_\d+)?", folder.name) for folder in parent.iterdir()]
-    number = 1 + max((int(found[1]) for found in numbers if found), default=0)
+    number = 1 + max((int(match[1]) for match in numbers if match), default=0)
     while True:
         name = f"{stem}-{number}"
         folders = [parent / (name if index is None else f"{name}_{index}") for index in chosen]

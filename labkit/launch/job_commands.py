@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.2
 _ASK_SECONDS = 3.0
-"""Time between questions to the cluster, whose controller serves everybody."""
+"""Seconds between queries to the cluster, whose controller serves everybody."""
 _STOP_LIMIT_SECONDS = 30.0
 _FILE_WIDTH = 200
 """Characters of a line of the table, if it is not for a terminal."""
@@ -71,18 +71,18 @@ def jobs(prune: bool) -> int:
 
 def logs(name: str, follow: bool) -> int:
     """Print what a job has printed; with `follow` until it ends, and return its exit status."""
-    found = find(name)
-    if len(found) > 1:
-        names = f"{found[0].name} to {found[-1].name}"
+    matches = find(name)
+    if len(matches) > 1:
+        names = f"{matches[0].name} to {matches[-1].name}"
         raise CommandError(f"{name} is an array: give one of its jobs, {names}")
-    (job,) = found
+    (job,) = matches
     try:
         return _follow(job) if follow else _print_from(job, 0) * 0
     except KeyboardInterrupt:
         print(f"\n{name} goes on: labkit stop {name} ends it", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # else Python would complain about it at its end
+        # else Python would report the broken pipe again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -111,9 +111,9 @@ def state(job: DetachedJob) -> JobState:
         return JobState("ended", words.get(status, f"failed, exit status {status}"))
     record = job.record
     if record["in_batch_job"]:
-        found = _batch_state(job)
+        batch_state = _batch_state(job)
         # it may have ended since the first look
-        return state(job) if found.phase == "ended" and job.exit_status is not None else found
+        return state(job) if batch_state.phase == "ended" and job.exit_status is not None else batch_state
     if record["host"] != socket.gethostname():
         return JobState("running", f"on {record['host']}: look there")
     if job.is_locked():
@@ -178,10 +178,10 @@ def _batch_state(job: DetachedJob) -> JobState:
     if not job.batch_id:
         return JobState("queued", "is submitted")
     try:
-        found = _batch_cluster(job).batch_state(job.batch_id)
+        batch_job = _batch_cluster(job).batch_state(job.batch_id)
     except InvalidJob as error:  # one cluster out of reach does not hide the others' jobs
         return JobState("unknown", f"unknown: {error}")
-    return JobState(found.phase, found.text)
+    return JobState(batch_job.phase, batch_job.text)
 
 
 def _cancel(job: DetachedJob) -> None:

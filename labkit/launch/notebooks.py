@@ -49,9 +49,9 @@ def programs(notebook: Path, arguments: Sequence[str]) -> tuple[list[NotebookPro
     cells = [cell for cell in _cells(notebook) if cell.source.strip()]
     script = Script((str(notebook), *arguments), os.path.dirname(os.path.realpath(notebook)))
     if any(cell.magic == "%%torchrun" for cell in cells):
-        found = list(_torchrun_cells(notebook, cells, script))
+        cells_as_programs = list(_torchrun_cells(notebook, cells, script))
         others = sum(cell.magic not in ("%%torchrun", "%%exercise") for cell in cells)
-        return found, f"{others} cells of {notebook} that are not for ranks are left out" if others else ""
+        return cells_as_programs, f"{others} cells of {notebook} that are not for ranks are left out" if others else ""
     parts = [(cell, _python(cell)) for cell in cells]
     texts = [f"# cell {cell.number} of {notebook.name}\n{text}\n" for cell, text in parts if text is not None]
     if not texts:

@@ -11,7 +11,7 @@ from labkit.rank_output.rows import Row, Rows
 
 _LOOK_SECONDS = 0.05
 _QUIET_SECONDS = 0.1
-"""Time without a new line after which the ranks are taken to have printed what they print at once."""
+"""Time without a new line after which all lines that ranks print at once are taken to have arrived."""
 _LONGEST_WAIT_SECONDS = 0.5
 """Time after which a line is printed, whatever the ranks do."""
 
@@ -19,7 +19,7 @@ _LONGEST_WAIT_SECONDS = 0.5
 class LiveOutput:
     """Prints complete lines: of standard output to stdout, of standard error to stderr.
 
-    Use it as a context manager: at its end, all that is left is printed.
+    Use it as a context manager: at its end, it prints the remaining lines.
     in_order: ranks run one at a time, as virtual ones do.
     nproc_per_node: with several nodes, for labels that name the node.
     """

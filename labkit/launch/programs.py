@@ -71,18 +71,18 @@ def from_module(name: str, arguments: Sequence[str]) -> Program:
 def _find(name: str) -> ModuleSpec | None:
     """Find a module without importing the packages that it is in."""
     places: list[str] | None = [os.getcwd(), *sys.path]
-    found: ModuleSpec | None = None
+    spec: ModuleSpec | None = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         if places is None:
             return None
         part = ".".join(parts[:end])
-        found = importlib.machinery.PathFinder.find_spec(part, places) or _find_installed(part, end == 1)
-        if found is None:
+        spec = importlib.machinery.PathFinder.find_spec(part, places) or _find_installed(part, end == 1)
+        if spec is None:
             return None
-        locations = found.submodule_search_locations
+        locations = spec.submodule_search_locations
         places = None if locations is None else list(locations)
-    return found
+    return spec
 
 
 def _find_installed(name: str, is_outermost: bool) -> ModuleSpec | None:

@@ -64,7 +64,7 @@ def run(cluster: Cluster, job: Job) -> int:
             _tell(["terminated" if terminated else "interrupted", *getattr(interrupt, "__notes__", ())])
             return TERMINATED if terminated else INTERRUPTED
         except BrokenPipeError:
-            # else Python would complain about it at its end
+            # else Python would report the broken pipe again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return UNREAD
         except ForkServerDied as error:

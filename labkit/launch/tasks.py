@@ -1,4 +1,4 @@
-"""What one command of `labkit launch` runs: one program, or those of a notebook, as jobs with their options."""
+"""Tasks of one `labkit launch` command: one program, or those of a notebook, as jobs with their options."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Task:
 
 
 def tasks(options: argparse.Namespace, words: Sequence[str]) -> list[Task]:
-    """Return what the command runs. Raises `CommandError` and `InvalidJob` for wrong requests."""
+    """Return the tasks that the command runs. Raises `CommandError` and `InvalidJob` for wrong requests."""
     if options.config is not None:
         return [_configured(options.config, words)]
     if options.module is None and options.file.endswith(".ipynb"):
@@ -92,40 +92,40 @@ def program(options: argparse.Namespace) -> Program:
 
 def configured(file: Path, words: Sequence[str]) -> tuple[configuration.Configuration, list[str]]:
     """Read a configuration file, and return it with the words of the command, which override those of the file."""
-    found = configuration.read(file, parser())
-    return found, [*found.launch_words(parse(words).cluster), *words]
+    contents = configuration.read(file, parser())
+    return contents, [*contents.launch_words(parse(words).cluster), *words]
 
 
 def _configured(file: Path, words: Sequence[str]) -> Task:
-    found, all_words = configured(file, words)
-    chosen = working_modules(catalogue.find(found.exercise), "trains")
+    contents, all_words = configured(file, words)
+    chosen = working_modules(catalogue.find(contents.exercise), "trains")
     for note in chosen.notes:
         print(f"note: {note}", file=sys.stderr)
-    return _task(found.program(parse(all_words).arguments), all_words, chosen.modules)
+    return _task(contents.program(parse(all_words).arguments), all_words, chosen.modules)
 
 
 def _notebook(options: argparse.Namespace, words: Sequence[str]) -> list[Task]:
     """The notebook's programs; the command's options override a cell's."""
-    found, note = notebooks.programs(Path(options.file), options.arguments)
+    cell_programs, note = notebooks.programs(Path(options.file), options.arguments)
     if note:
         print(f"note: {note}", file=sys.stderr)
     return [
         dataclasses.replace(
-            _task(one.program, [*one.options, *words], one.modules),
-            title=one.title if len(found) > 1 else "",
-            may_fail=one.may_fail,
+            _task(item.program, [*item.options, *words], item.modules),
+            title=item.title if len(cell_programs) > 1 else "",
+            may_fail=item.may_fail,
         )
-        for one in found
+        for item in cell_programs
     ]
 
 
-def _task(one: Program, words: Sequence[str], modules: Mapping[str, str] | None = None) -> Task:
+def _task(chosen: Program, words: Sequence[str], modules: Mapping[str, str] | None = None) -> Task:
     """A program as a task; `modules` replace those of the workspace."""
     job = Job(
-        source=one.source,
-        filename=one.filename,
-        first_line=one.first_line,
-        script=one.script,
+        source=chosen.source,
+        filename=chosen.filename,
+        first_line=chosen.first_line,
+        script=chosen.script,
         modules={**catalogue.current_modules(), **(modules or {})},
         **launch_options.job_options(parse(words)),
     )

@@ -45,7 +45,7 @@ class LayerPlan(nn.Module):
     def __init__(self, make: Callable[[], nn.Module], cost: float) -> None:
         super().__init__()
         self.make = make
-        """Returns the whole layer: a new one at each call, with the same values on every rank."""
+        """Function that returns the whole layer: a new one at each call, with the same values on every rank."""
         self.cost = cost
         """FLOPs for each token, forward."""
 

@@ -59,6 +59,6 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     # after the hub has ended a kernel, JupyterLab starts another one, in which this is the first that runs
     for notice in notices.since(time.time() - _NOTICE_SECONDS):
         print(notice)
-    # unless `labkit.load_ipython_extension` has; it prepares itself while the learner reads the first paragraph
+    # `labkit.load_ipython_extension` may have started it; it imports torch while the learner reads the first paragraph
     if not idle_minutes.allowed():
         shared().start()

@@ -75,7 +75,7 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
         missing.append(f"the code for TODO {', '.join(map(str, numbers))}" if numbers else "a part of the code")
     print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
     print(f"on ranks: from labkit.exercises import {exercise.short_name}")
-    shared().start()  # unless it runs: a check is next
+    shared().start()  # unless it runs already: a check usually follows
 
 
 def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:

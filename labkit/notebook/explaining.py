@@ -47,32 +47,32 @@ def magics() -> list[Magic]:
 def _explain(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
     if not entries("glossary.md"):
         raise UsageError(f"%explain: the pages are in the course folder, and there is none in {root() / 'docs'}")
-    found = _of_word(" ".join(options.word)) if options.word else _of_last_error()
-    display(Markdown(shown(found, Path.cwd())))
+    page = _of_word(" ".join(options.word)) if options.word else _of_last_error()
+    display(Markdown(shown(page, Path.cwd())))
 
 
 def _of_word(word: str) -> Explanation:
-    found = explain_word(word)
-    if found is None:
+    page = explain_word(word)
+    if page is None:
         near = similar_words(word)
         offer = f"did you mean {' or '.join(near)}?" if near else "docs/glossary.md lists all words"
         raise UsageError(f"%explain: no page explains {word!r}; {offer}")
-    return found
+    return page
 
 
 def _of_last_error() -> Explanation:
     error = getattr(sys, "last_value", None)
     if error is None:
         raise UsageError("%explain: no cell has failed yet; give a word, such as %explain all-reduce")
-    found = page_about(error)
-    if found is None:
+    page = page_about(error)
+    if page is None:
         first = texts(error)[0].partition("\n")[0]
         raise UsageError(f"%explain: no page has this error: {first[:120]}; docs/troubleshooting.md lists those it has")
-    return found
+    return page
 
 
 def page_about(error: BaseException) -> Explanation | None:
-    """The page that explains an error; None if there is none."""
+    """Return the page that explains an error; None if no page does."""
     if isinstance(error, NameError) or _is_name_error_of_a_module(error):
         return None  # the page is about names of the notebook that a cell's ranks do not know
     return explain_error(texts(error))
@@ -101,8 +101,8 @@ def texts(error: BaseException) -> Sequence[str]:
     ranks = [*([first] if first is not None else []), *run.ranks]
     errors = [rank.error for rank in ranks if rank.error is not None]
     causes = [error for error in errors if not error.consequence] or errors
-    found = [f"{error.type}: {error.message}" for error in causes]
-    return [*([run.stopped] if run.stopped else []), *found] or [f"RankFailed: {error}"]
+    messages = [f"{error.type}: {error.message}" for error in causes]
+    return [*([run.stopped] if run.stopped else []), *messages] or [f"RankFailed: {error}"]
 
 
 def shown(entry: Explanation, folder: Path) -> str:
@@ -122,7 +122,7 @@ def shown(entry: Explanation, folder: Path) -> str:
 
 
 def _opened(target: Path) -> Path:
-    """Where the learner opens a file of the course: their own notebook, a guide where JupyterLab has it."""
+    """Return where the learner opens a file of the course: their own notebook, a guide where JupyterLab has it."""
     docs, notebooks = (root() / "docs").resolve(), (root() / "notebooks").resolve()
     if target.is_relative_to(notebooks) and (own := workspace() / target.relative_to(notebooks)).exists():
         return own
@@ -132,5 +132,8 @@ def _opened(target: Path) -> Path:
 def _place(page: Path, anchor: str) -> str:
     """The fragment of a heading in JupyterLab, of its anchor as GitHub and the course site make it."""
     sections = [passage.section for passage in passages_of(page)]
-    found = next((one for one in sections if re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") == anchor), None)
-    return "" if found is None else f"#{quote(heading_id(found))}"
+    heading = next(
+        (text for text in sections if re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") == anchor),
+        None,
+    )
+    return "" if heading is None else f"#{quote(heading_id(heading))}"

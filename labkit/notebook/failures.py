@@ -1,4 +1,4 @@
-"""Show failed runs in notebooks, with cells by their numbers, and say of an error which page explains it."""
+"""Show failed runs in notebooks, with cells by their numbers, and name the page that explains an error."""
 
 from __future__ import annotations
 

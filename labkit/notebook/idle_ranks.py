@@ -1,4 +1,4 @@
-"""Live ranks that no cell has used for some time end, where a site asks for it: they hold memory that others need."""
+"""Ends live ranks that no cell has used for some time, if the site asks for it: others need their memory."""
 
 from __future__ import annotations
 

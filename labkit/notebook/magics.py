@@ -58,7 +58,7 @@ class Magic:
         """Register it in `shell`, with its help and its completions."""
 
         def magic(line: str, cell: str = "") -> Any:
-            with _told_plainly():
+            with _without_traceback():
                 return self._run(shell, self._parser.parse_line(line), cell)
 
         magic.__doc__ = self._parser.format_help()
@@ -77,9 +77,9 @@ class Magic:
         if before[:1] != [self.title] or (self.kind == "cell" and context.cursor_line > 0):
             return {"completions": []}
         offered = self._parser.option_names() if context.token.startswith("-") else self.words()
-        found = [SimpleCompletion(word, type="magic") for word in offered if word.startswith(context.token)]
+        completions = [SimpleCompletion(word, type="magic") for word in offered if word.startswith(context.token)]
         # without any, others may offer theirs: after an option, the names of files
-        return {"completions": found, "suppress": True}
+        return {"completions": completions, "suppress": True}
 
 
 class _Parser(MagicArgumentParser):
@@ -113,7 +113,7 @@ class _Parser(MagicArgumentParser):
 
 
 _BEFORE_COMMENT = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^#'"\\]|(?<=\S)#)*""")
-"""As in a shell: a # within quotes or within a word does not start a comment."""
+"""A line up to its comment. As in a shell, a # within quotes or within a word does not start a comment."""
 
 
 def _without_comment(line: str) -> str:
@@ -130,7 +130,7 @@ def _dashed(word: str) -> str:
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
+def _without_traceback() -> Iterator[None]:
     """Report requests that cannot be met in one line, without a traceback."""
     try:
         yield

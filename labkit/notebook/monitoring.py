@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 WAIT_SECONDS = 1.0
-"""Between two refreshes."""
+"""Seconds between two refreshes."""
 QUIET_SECONDS = 600.0
-"""After so long without a new line the log is read no more."""
+"""Seconds without a new line after which the log is no longer read."""
 
 
 def magics() -> tuple[Magic, ...]:
@@ -39,7 +39,7 @@ class LiveDashboard(anywidget.AnyWidget):
     _esm = STATIC / "dashboard.js"
     _css = STATIC / "dashboard.css"
     data = traitlets.Dict().tag(sync=True)
-    """What `DashboardView.refresh` returned last."""
+    """Last result of `DashboardView.refresh`."""
 
     def __init__(self, folder: str | Path) -> None:
         self._view = DashboardView(folder)

@@ -35,7 +35,7 @@ def advice(shell: InteractiveShell, run: Run, kept: bool) -> str:
         return "this cell is plain Python: use print(), or end it with an expression, whose value is returned"
     if name in shell.user_ns:
         return _way_to(name, shell.user_ns[name], kept)
-    public = [one for one in shell.user_ns if not one.startswith("_") and one not in _OF_IPYTHON]
+    public = [defined for defined in shell.user_ns if not defined.startswith("_") and defined not in _OF_IPYTHON]
     near = next(iter(difflib.get_close_matches(name, public, n=1, cutoff=0.75)), "")
     if not near:
         return ""
@@ -44,7 +44,7 @@ def advice(shell: InteractiveShell, run: Run, kept: bool) -> str:
 
 
 def _way_to(name: str, value: Any, kept: bool) -> str:
-    """How a cell on ranks gets a name that the notebook defines."""
+    """Say how a cell on ranks gets a name that the notebook defines."""
     if line := _import_of(name, value):
         return f"{line} in this cell: ranks do not share the notebook's names"
     ways = "define it in this cell"

@@ -19,7 +19,7 @@ _NODES = [1 << power for power in range(12)]
 
 
 def explore(name: str = "gpt-13b", cluster: str = "dgx-a100", nodes: int = 4) -> Any:
-    """A widget: change model, cluster, layout and plan, and see the effect on the step.
+    """Return a widget: change model, cluster, layout and plan, and see the effect on the step.
 
     An impossible layout is explained in words, and the picture of the last possible one stays, faded. Raises ValueError
     for a model, a cluster or a number of nodes that the sliders do not have.
@@ -78,7 +78,7 @@ class Answer(NamedTuple):
 
 
 def ask(chosen: Mapping[str, Any]) -> Answer:
-    """The prediction for these values, and its scaling to other numbers of nodes.
+    """Return the prediction for these values, and its scaling to other numbers of nodes.
 
     Raises ValueError naming the violated constraint.
     """

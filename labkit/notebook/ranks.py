@@ -82,7 +82,7 @@ class _NotebookRanks:
         self._live: LiveRanks | None = None
         self._timer = IdleTimer(self._end_idle)
         self._idle_minutes = 0.0
-        """After how many minutes the ranks were ended as idle, until the learner knows; else 0."""
+        """Minutes after which the ranks were ended as idle, until the learner has been informed; else 0."""
 
     def run_cell(self, shell: InteractiveShell, options: argparse.Namespace, cell: str) -> RankValues | None:
         """`%%ranks`; see `_run_cell`."""
@@ -176,10 +176,10 @@ class _NotebookRanks:
             raise UsageError(_NONE_YET)
         return self._ready()
 
-    def _present(self, asked: int | None = None) -> LiveRanks | None:
+    def _present(self, requested: int | None = None) -> LiveRanks | None:
         """The live ranks of the current cluster, if any; ends those of another cluster.
 
-        asked: ranks per node, if given by the learner. Raises `UsageError` if the live ranks are not as many.
+        requested: ranks per node, if given by the learner. Raises `UsageError` if the live ranks are not as many.
         """
         cluster = self._choice.cluster
         _keeping(cluster)
@@ -194,13 +194,13 @@ class _NotebookRanks:
             print(f"all live ranks have died: {self._live.obituary}; new ones start; the old variables are lost")
             self._stop()
         if self._choice.chosen is None:
-            print(self._choice.describe() + f"; {asked} per node requested" * bool(asked))
+            print(self._choice.describe() + f"; {requested} per node requested" * bool(requested))
             self._choice.chosen = cluster
         if self._live is None:
-            self._cluster, self._asked = cluster, asked or self._asked
-        elif asked not in (None, self._asked or cluster.nproc_per_node):
+            self._cluster, self._asked = cluster, requested or self._asked
+        elif requested not in (None, self._asked or cluster.nproc_per_node):
             raise UsageError(
-                f"{_counted(self._live.world_size)} already live: use %ranks restart -n {asked} to replace them"
+                f"{_counted(self._live.world_size)} already live: use %ranks restart -n {requested} to replace them"
             )
         return self._live
 
@@ -302,13 +302,13 @@ def _counted(count: int) -> str:
 
 def _ranks(text: str) -> list[int]:
     """Parse `0,2` or `0-3,6`; a type for argparse."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.replace(" ", "").split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise argparse.ArgumentTypeError(f"expected ranks such as 0,2 or 0-3, got {text!r}")
-        found += range(int(first), int(last or first) + 1)
-    return sorted(set(found))
+        numbers += range(int(first), int(last or first) + 1)
+    return sorted(set(numbers))
 
 
 def _names(text: str) -> list[str]:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _QUIET_SECONDS = 0.2
-"""Time in which nothing is shown: what ends within it needs no display."""
+"""Seconds in which nothing is shown: what ends within them needs no display."""
 _LOOK_SECONDS = 0.03
-"""Pause between looks for the first thing to show, which people wait for."""
+"""Seconds between checks for the first thing to show, which people wait for."""
 _TICK_SECONDS = 0.2
-"""Pause between updates of it."""
+"""Seconds between later updates."""
 
 
 class View(Protocol):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def magics() -> list[Magic]:
     """The magic."""
-    found = Magic(
+    magic = Magic(
         "search",
         _search,
         """Search all notebooks and guides.
@@ -30,8 +30,8 @@ def magics() -> list[Magic]:
         %search all_reduce latency
         """,
     )
-    found.option("words", nargs="+", metavar="WORD", help="such as deadlock; in all its forms")
-    return [found]
+    magic.option("words", nargs="+", metavar="WORD", help="such as deadlock; in all its forms")
+    return [magic]
 
 
 def _search(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:

@@ -31,8 +31,8 @@ class Stepper(anywidget.AnyWidget):
         self._draw = draw
         self.on_msg(self._send_step)
 
-    def _send_step(self, _: object, asked: dict[str, Any], buffers: object) -> None:
-        step = int(asked["step"])
+    def _send_step(self, _: object, request: dict[str, Any], buffers: object) -> None:
+        step = int(request["step"])
         picture = self._draw(step)
         width, height = picture.size
         shown = {"step": step, "alt": picture.alt, "width": width, "height": height}

@@ -23,7 +23,7 @@ _SHARED = ("collective_arguments", "number_arguments", "training_step")
 
 
 class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Puts the module of today in the place of one that is imported by its old name."""
+    """Replaces a module that is imported by its old name by the module of today."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

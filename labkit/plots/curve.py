@@ -15,7 +15,7 @@ from labkit.plots.picture import Picture
 from labkit.units import size
 
 MOST_TICKS = 10
-"""With more values of x than that, ticks do not stand at each of them."""
+"""Maximum number of x values that all get a tick."""
 
 
 @dataclass(frozen=True)

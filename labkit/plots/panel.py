@@ -10,7 +10,7 @@ from labkit.plots.picture import Picture
 from labkit.units import count
 
 _MARK_SIZE = 4.0
-"""In points: panels are for curves of many points, such as the steps of a training run."""
+"""Size of marks in points: panels are for curves of many points, such as the steps of a training run."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Panel:
     heading: str = ""
     logarithmic: bool = False
     height: float = 1.75
-    """Inches."""
+    """Height in inches."""
 
 
 def curve_panels(panels: Sequence[Panel], x: str, title: str = "") -> Picture:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from labkit.trace import Trace
 
 WIDTH = 7.6
-"""Inches: 760 pixels in a notebook, about the width of a cell."""
+"""Width in inches: 760 pixels in a notebook, about the width of a cell."""
 _PIXELS_PER_INCH = 100
 SHARPER = 1.6
 """Pixels in the file per pixel on the page: crisp on a high-resolution screen, still a small file."""

@@ -70,7 +70,7 @@ def scaling_study(points: Sequence[ScalingPoint], title: str = "") -> Picture:
 def _label(point: ScalingPoint, points: Sequence[ScalingPoint]) -> str:
     """Return strategy, kind of scaling and batch: what is the same for all points is left out."""
     own = _parts(point)
-    differ = [len({_parts(one)[place] for one in points}) > 1 for place in range(len(own))]
+    differ = [len({_parts(other)[place] for other in points}) > 1 for place in range(len(own))]
     return ", ".join(part for part, named in zip(own, differ, strict=True) if named) or own[0] or "measured"
 
 

@@ -59,13 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sequence", type=int, help="tokens of a sample, if not the model's own")
     meanings = _meanings()
     for name, hint in PLAN.items():
-        flag, said = f"--{name.replace('_', '-')}", meanings.get(name)
+        flag, meaning = f"--{name.replace('_', '-')}", meanings.get(name)
         if hint is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=said)
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=meaning)
         elif get_origin(hint) is Literal:
-            parser.add_argument(flag, metavar="|".join(get_args(hint)), help=said)
+            parser.add_argument(flag, metavar="|".join(get_args(hint)), help=meaning)
         elif name != "batch":
-            parser.add_argument(flag, type=float if hint is float else int, metavar="N", help=said)
+            parser.add_argument(flag, type=float if hint is float else int, metavar="N", help=meaning)
     parser.add_argument(
         "--scale", metavar="FROM..TO",
         help="efficiency from FROM to TO GPUs by doubling, data parallelism growing: 1..256; --batch is the first's",
@@ -85,16 +85,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _meanings() -> dict[str, str]:
-    """What each field of a plan means, and its default: the docstrings below the fields."""
+    """Return the meaning and default of each field of a plan: the docstrings below the fields."""
     (of_class,) = ast.parse(inspect.getsource(Plan)).body
     assert isinstance(of_class, ast.ClassDef)
-    found = {}
-    for one, text in pairwise(of_class.body):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
-            said = " ".join(ast.literal_eval(text.value).split()).replace("`", "").replace("%", "%%")
-            default = "" if one.value is None else f" Default: {ast.literal_eval(one.value)}."
-            found[one.target.id] = said + default
-    return found
+    meanings = {}
+    for statement, text in pairwise(of_class.body):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(text, ast.Expr)
+        ):
+            meaning = " ".join(ast.literal_eval(text.value).split()).replace("`", "").replace("%", "%%")
+            default = "" if statement.value is None else f" Default: {ast.literal_eval(statement.value)}."
+            meanings[statement.target.id] = meaning + default
+    return meanings
 
 
 def main(arguments: Sequence[str], draw: scale_report.Draw) -> int:
@@ -110,28 +114,28 @@ def main(arguments: Sequence[str], draw: scale_report.Draw) -> int:
     for name in ("weak", "strong", "report"):
         if getattr(options, name):
             raise ValueError(f"--{name} needs --scale, such as --scale 1..256")
-    found, out_of = _predicted(options)
-    whole = None if options.samples is None else run(found, options.samples, options.price or 0.0)
+    prediction, out_of = _predicted(options)
+    whole = None if options.samples is None else run(prediction, options.samples, options.price or 0.0)
     if options.json:
         try:
-            options.json.write_text(json.dumps(found.to_plain(), indent=2) + "\n")
+            options.json.write_text(json.dumps(prediction.to_plain(), indent=2) + "\n")
         except OSError as error:
             raise ValueError(f"cannot write {options.json}: {error.strerror}") from None
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(_heading(found, out_of), markup=False)
-    console.print("", _step_table(found), "", _memory_table(found), "", sep="\n")
-    console.print(_ranges(found), _rates(found), sep="\n", markup=False)
+    console.print(_heading(prediction, out_of), markup=False)
+    console.print("", _step_table(prediction), "", _memory_table(prediction), "", sep="\n")
+    console.print(_ranges(prediction), _rates(prediction), sep="\n", markup=False)
     if not options.explain:  # whose output includes it
-        for line in found.shortage():
+        for line in prediction.shortage():
             console.print(fill(line, console.width, subsequent_indent="    "), markup=False)
     if whole:
         dollars = "" if options.price is None else f", {whole.dollars:,.{0 if whole.dollars >= 100 else 2}f} dollars"
         hours = f"{whole.gpu_hours:,.{0 if whole.gpu_hours >= 100 else 2}f} GPU hours"
         console.print(f"{options.samples:,.0f} samples: {_long(whole.hours)}, {hours}{dollars}")
     if options.explain:
-        for line in found.explain().splitlines():
+        for line in prediction.explain().splitlines():
             indented = " " * (15 if line.startswith(" ") else 2)
             console.print(fill(line, console.width, subsequent_indent=indented), markup=False)
     return 0
@@ -160,9 +164,9 @@ def _scaled(options: argparse.Namespace, draw: scale_report.Draw) -> int:
     return 0
 
 
-def _heading(found: Prediction, out_of: str) -> str:
+def _heading(prediction: Prediction, out_of: str) -> str:
     """Title of the table, with the defaults that affect the result."""
-    plan, cluster = found.plan, found.cluster
+    plan, cluster = prediction.plan, prediction.cluster
     links = f"{cluster.nnodes} x {cluster.nproc_per_node}, {cluster.intra_node.name}"
     if cluster.nnodes > 1:
         links += f", {cluster.inter_node.name} between nodes"
@@ -172,10 +176,10 @@ def _heading(found: Prediction, out_of: str) -> str:
     without = [gpu.name for gpu in cluster.kinds if gpu.name.split("-")[0] in WITHOUT_BF16]
     if precision == "bf16" and without:
         precision += f" ({' and '.join(without)} has none: at its rate in fp16)"
-    if isinstance(found.model, Transformer):
+    if isinstance(prediction.model, Transformer):
         precision += f", attention {plan.attention}, fusion {plan.fusion}"
     lines = [
-        f"{found.model.name} on {plan.ranks} {names(cluster)} ({links})",
+        f"{prediction.model.name} on {plan.ranks} {names(cluster)} ({links})",
         f"data {plan.data}, tensor {plan.tensor}, pipeline {plan.pipeline}{chunks}, context {plan.context}, "
         f"ZeRO {plan.zero}",
         f"batch {plan.batch} in microbatches of {plan.microbatch}, recompute {_recomputed(plan)}",
@@ -203,50 +207,50 @@ def _sources(cluster: Topology) -> list[str]:
     return [f"{name}: {source}" for source, name in of.items()]
 
 
-def _step_table(found: Prediction) -> Table:
+def _step_table(prediction: Prediction) -> Table:
     from rich.table import Table
 
-    unit, size = ("s", 1.0) if found.step_seconds >= 1 else ("ms", 1e-3)
-    digits = max(0, 3 - math.floor(math.log10(found.step_seconds / size)))
+    unit, size = ("s", 1.0) if prediction.step_seconds >= 1 else ("ms", 1e-3)
+    digits = max(0, 3 - math.floor(math.log10(prediction.step_seconds / size)))
     table = Table("part of the step, predicted", box=None, pad_edge=False)
     table.add_column(unit, justify="right")
     table.add_column("share", justify="right")
-    for name, seconds in found.breakdown().items():
+    for name, seconds in prediction.breakdown().items():
         shown = f"{seconds / size:.{digits}f}"
         # do not show a nonzero value as 0.000
         least = f"< {10**-digits:.{digits}f}"
-        table.add_row(name, shown if float(shown) else least, f"{seconds / found.step_seconds:.1%}")
-    table.add_row("step", f"{found.step_seconds / size:.{digits}f}", "100.0%", style="bold")
+        table.add_row(name, shown if float(shown) else least, f"{seconds / prediction.step_seconds:.1%}")
+    table.add_row("step", f"{prediction.step_seconds / size:.{digits}f}", "100.0%", style="bold")
     return table
 
 
-def _memory_table(found: Prediction) -> Table:
+def _memory_table(prediction: Prediction) -> Table:
     from rich.table import Table
 
     table = Table("memory of the fullest rank", box=None, pad_edge=False)
     table.add_column("GB", justify="right")
-    for name, nbytes in found.memory.categories().items():
+    for name, nbytes in prediction.memory.categories().items():
         if nbytes:
             table.add_row(name, f"{nbytes / 1e9:.2f}" if nbytes >= 5e6 else "< 0.01")
-    total = (found.memory.total + found.memory.reserved) / 1e9
-    fits = "" if found.fits else " (does not fit)"
-    table.add_row(f"all, of {found.memory_gb:g}{fits}", f"{total:.2f}", style="bold")
+    total = (prediction.memory.total + prediction.memory.reserved) / 1e9
+    fits = "" if prediction.fits else " (does not fit)"
+    table.add_row(f"all, of {prediction.memory_gb:g}{fits}", f"{total:.2f}", style="bold")
     return table
 
 
-def _ranges(found: Prediction) -> str:
-    step, device = found.step_range, found.device_bytes
+def _ranges(prediction: Prediction) -> str:
+    step, device = prediction.step_range, prediction.device_bytes
     return (
         f"{COVERAGE:.0%} of measured steps take {duration(step.low)} to {duration(step.high)}\n"
         f"memory, with what torch's allocator may keep, is up to {device.high / 1e9:.1f} GB"
     )
 
 
-def _rates(found: Prediction) -> str:
-    unit, good = "tokens" if found.model.units_per_sample > 1 else "samples", goodput(found)
-    shares = f"MFU {found.mfu():.1%} (model FLOPs), HFU {found.mfu('hardware'):.1%}"
+def _rates(prediction: Prediction) -> str:
+    unit, good = "tokens" if prediction.model.units_per_sample > 1 else "samples", goodput(prediction)
+    shares = f"MFU {prediction.mfu():.1%} (model FLOPs), HFU {prediction.mfu('hardware'):.1%}"
     return (
-        f"{found.tokens_per_second:,.0f} {unit}/s, {shares}\n"
+        f"{prediction.tokens_per_second:,.0f} {unit}/s, {shares}\n"
         f"goodput {good.share:.1%}, with a checkpoint every {_long(good.checkpoint_every_seconds / 3600)}"
     )
 
@@ -280,7 +284,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _software(given: dict[str, Any]) -> dict[str, Any]:
-    """What goes with a recomputation that is asked for by name, unless said otherwise: the software that it is of.
+    """Return the software that a recomputation given by name belongs to, unless other options name another.
 
     Full recomputation is that of Megatron in 2021, with unfused attention and without sequence parallelism; selective
     recomputes unfused attention (Korthikanti et al. 2022). A fused kernel leaves it nothing to recompute.

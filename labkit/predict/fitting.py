@@ -48,7 +48,7 @@ def held(model: Description, plan: Plan, stage: Memory) -> list[MemoryTerm]:
     gradient = f"{4 if plan.zero == 3 else plan.gradient_bytes} bytes"
     if plan.gradient_copies and plan.shared_by > 1 and plan.zero < 2:
         gradient = f"({gradient[0]} + {plan.value_bytes} in DDP's buckets) bytes"
-    said = {
+    formulas = {
         "parameters": (f"{count} x {4 if full else 2} bytes{shards if plan.zero == 3 else ''}", ZERO),
         "gradients": (f"{count} x {gradient}{scattered}", ZERO),
         "optimizer": (f"{count} x {8 if full else 12} bytes{shards}: Adam{'' if full else ' and an fp32 copy'}", ZERO),
@@ -63,9 +63,9 @@ def held(model: Description, plan: Plan, stage: Memory) -> list[MemoryTerm]:
         "update": (f"{count} x 4 bytes{shards}: an fp32 copy of what is updated", "torch.optim.Adam(foreach=True)"),
     }  # fmt: skip
     if isinstance(model, Transformer):
-        said |= _activations(model, plan, stage)
-    found = [MemoryTerm(name, getattr(stage, name), *said[name]) for name in said if getattr(stage, name)]
-    return sorted(found, key=lambda term: -term.nbytes)
+        formulas |= _activations(model, plan, stage)
+    terms = [MemoryTerm(name, getattr(stage, name), *formulas[name]) for name in formulas if getattr(stage, name)]
+    return sorted(terms, key=lambda term: -term.nbytes)
 
 
 def _activations(model: Transformer, plan: Plan, stage: Memory) -> dict[str, tuple[str, str]]:
@@ -106,7 +106,7 @@ def lines(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Me
 
 
 def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> list[str]:
-    """Empty for a plan that fits; otherwise by how much it does not, the largest term, and the changes that help."""
+    """Return lines: the memory that is missing, the largest term, and changes that help; empty for a plan that fits."""
     most = fullest(plan, cluster, stages)
     limit = memory_gb(plan, cluster, most.stage) * 1e9
     over = most.total + most.reserved - limit
@@ -118,17 +118,17 @@ def shortage(model: Description, plan: Plan, cluster: Topology, stages: Sequence
         f"does not fit: stage {most.stage} needs {over / 1e9:.3g} GB more than the {limit / 1e9:g} of "
         f"{smallest}; most is {largest.name}, {largest.nbytes / 1e9:.3g} GB"
     ]
-    found = reliefs(model, plan, cluster, stages)
-    for relief in found[:4]:
+    changes = reliefs(model, plan, cluster, stages)
+    for relief in changes[:4]:
         text.append(f"  with {relief.change}: {relief.nbytes / 1e9:.3g} GB" + (", fits" if relief.fits else ""))
     together: list[str] = []
-    while found and not found[0].fits:  # the best change, then the best one on top of it
-        together.append(found[0].change)
-        plan = found[0].plan
+    while changes and not changes[0].fits:  # the best change, then the best one on top of it
+        together.append(changes[0].change)
+        plan = changes[0].plan
         layers = [stage.layers for stage in stages]
-        found = reliefs(model, plan, cluster, memory(model, plan, layers))
-    if found and together:
-        text.append(f"  with {', '.join([*together, found[0].change])}: {found[0].nbytes / 1e9:.3g} GB, fits")
+        changes = reliefs(model, plan, cluster, memory(model, plan, layers))
+    if changes and together:
+        text.append(f"  with {', '.join([*together, changes[0].change])}: {changes[0].nbytes / 1e9:.3g} GB, fits")
     return text
 
 
@@ -136,7 +136,7 @@ def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[
     """Single changes that reduce the peak of the fullest rank, best first. Layers stay on their stages."""
     layers = [stage.layers for stage in stages]
     before = _over(plan, cluster, fullest(plan, cluster, stages))
-    found = []
+    helpful = []
     for field, value in _changes(plan):
         try:
             changed = replace(plan, **{field: value})  # type: ignore[arg-type]
@@ -145,8 +145,8 @@ def reliefs(model: Description, plan: Plan, cluster: Topology, stages: Sequence[
             continue
         most = fullest(changed, cluster, memory(model, changed, layers))
         if (over := _over(changed, cluster, most)) < before:
-            found.append(Relief(f"{field}={value!r}", changed, most.total + most.reserved, over <= 0))
-    return sorted(found, key=lambda relief: relief.nbytes)
+            helpful.append(Relief(f"{field}={value!r}", changed, most.total + most.reserved, over <= 0))
+    return sorted(helpful, key=lambda relief: relief.nbytes)
 
 
 def fullest(plan: Plan, cluster: Topology, stages: Sequence[Memory]) -> Memory:

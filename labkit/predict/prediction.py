@@ -210,7 +210,7 @@ class PredictionRange:
     def step_range(self) -> Range:
         """Seconds between which nine of ten measured steps lie, whatever the unknown inputs are."""
         ranges = [case.step_range for case in self.cases]
-        return Range(min(one.low for one in ranges), max(one.high for one in ranges))
+        return Range(min(each.low for each in ranges), max(each.high for each in ranges))
 
     @property
     def tokens_per_second(self) -> Range:

@@ -151,10 +151,10 @@ def scaling_over(
     model: Description, plan: Plan, clusters: Sequence[Topology], *, weak: bool, constants: Constants = FITTED
 ) -> list[ScalingPoint]:
     """Like `scaling`, from one cluster to the next, which may be parts of a node."""
-    found: list[ScalingPoint] = []
+    points: list[ScalingPoint] = []
     for grown in clusters:
-        data, left = divmod(grown.world_size, plan.tensor * plan.pipeline * plan.context)
-        if left or not data:
+        data, remainder = divmod(grown.world_size, plan.tensor * plan.pipeline * plan.context)
+        if remainder or not data:
             raise ValueError(
                 f"{grown.world_size} GPUs are no multiple of tensor x pipeline x context = "
                 f"{plan.tensor * plan.pipeline * plan.context}"
@@ -163,12 +163,12 @@ def scaling_over(
         micro = plan.microbatch if weak else min(plan.microbatch, max(1, batch // data))
         made = predict(model, replace(plan, data=data, batch=batch, microbatch=micro), grown, constants=constants)
         rate = made.samples_per_second
-        first = found[0] if found else None
+        first = points[0] if points else None
         ideal = first.samples_per_second * grown.world_size / first.gpus if first else rate
-        found.append(
+        points.append(
             ScalingPoint(
                 grown.world_size, made.step_seconds, rate, rate / ideal, made.communication_share,
                 made.seconds("communication") / made.seconds("compute"), made.fits,
             )
         )  # fmt: skip
-    return found
+    return points

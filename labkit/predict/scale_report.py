@@ -32,16 +32,16 @@ def clusters(
     if ends is None or not 0 < int(ends[1]) <= int(ends[2]):
         raise ValueError(f"--scale is two numbers of GPUs, such as 1..256, got {scale!r}")
     kind, gpus = re.sub(r"[xX]\d+$", "", text), int(ends[1])
-    found = []
+    listed = []
     while gpus <= int(ends[2]):
-        found.append(with_settings(parse_cluster(f"{kind}x{gpus}"), settings))
+        listed.append(with_settings(parse_cluster(f"{kind}x{gpus}"), settings))
         gpus *= 2
-    return found
+    return listed
 
 
 @dataclass(frozen=True)
 class Report:
-    """Points of a scaling study, and what an epoch of `samples` costs at each.
+    """Points of a scaling study, and the cost of an epoch of `samples` at each.
 
     In its columns `exposed` is the share of the step that waits for communication, `ratio` the same / computing.
     """

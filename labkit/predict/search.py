@@ -66,8 +66,8 @@ class Search:
             return self.found[0]
         if len({rejected.why for rejected in self.rejected}) == 1:  # the request itself is invalid
             raise ValueError(self.rejected[0].why)
-        said = "; ".join(f"{why} ({count} such layouts)" for why, count in self.reasons()[:3])
-        raise ValueError(f"no layout fits: {said}")
+        reasons = "; ".join(f"{why} ({count} such layouts)" for why, count in self.reasons()[:3])
+        raise ValueError(f"no layout fits: {reasons}")
 
     @property
     def safest(self) -> Prediction:
@@ -97,13 +97,13 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
     varied = {name: choices for name, choices in fixed.items() if isinstance(choices, OneOf)}
     layouts: list[dict[str, Any]] = []
     for chosen in product(*varied.values()):
-        one = {**fixed, **dict(zip(varied, chosen, strict=True))}
-        _check_axes(one, cluster)
-        layouts += _layouts(model, batch, cluster, one)
+        combination = {**fixed, **dict(zip(varied, chosen, strict=True))}
+        _check_axes(combination, cluster)
+        layouts += _layouts(model, batch, cluster, combination)
     if not layouts:
         given = ", ".join(f"{axis} {fixed[axis]}" for axis in AXES if axis in fixed)
         raise ValueError(f"no layout of {model.name} on {cluster.world_size} GPUs has {given}: leave one of them out")
-    found: list[Prediction] = []
+    fitting: list[Prediction] = []
     rejected: list[RejectedLayout] = []
 
     def attempt(layout: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
             rejected.append(RejectedLayout(layout, str(error)))
             return
         if made.surely_fits:
-            found.append(made)
+            fitting.append(made)
         else:
             rejected.append(RejectedLayout(layout, _shortage(made), made))
 
@@ -121,12 +121,12 @@ def search(model: Description, batch: int, cluster: Topology, *, constants: Cons
         attempt(layout)
     for layout in _thriftier(rejected, fixed):
         attempt(layout)
-    found.sort(key=lambda made: made.step_seconds)
-    return Search(tuple(found), tuple(rejected))
+    fitting.sort(key=lambda made: made.step_seconds)
+    return Search(tuple(fitting), tuple(rejected))
 
 
 def _shortage(made: Prediction) -> str:
-    """Why a layout is not safe: its memory, at the upper end of what torch's allocator may keep."""
+    """Return why a layout is not safe: its memory, at the upper end of what torch's allocator may keep."""
     least, most = made.device_bytes.low / 1e9, made.device_bytes.high / 1e9
     needs = f"needs {least:.1f} GB" if not made.fits else f"may need up to {most:.1f} GB"
     of = f"{made.memory_gb:g} (most: {made.memory.largest})"
@@ -135,7 +135,10 @@ def _shortage(made: Prediction) -> str:
 
 def _thriftier(rejected: Sequence[RejectedLayout], fixed: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the fastest layouts that only lack memory, with part of their layers recomputed or gradients sharded."""
-    short = sorted(((one.made, one.layout) for one in rejected if one.made), key=lambda one: one[0].step_seconds)
+    short = sorted(
+        ((candidate.made, candidate.layout) for candidate in rejected if candidate.made),
+        key=lambda pair: pair[0].step_seconds,
+    )
     for made, layout in short[:SECOND_LOOKS]:
         changes: list[dict[str, Any]] = []
         if made.plan.recompute == "none" and isinstance(made.model, Transformer) and "recompute" not in fixed:
@@ -174,8 +177,8 @@ def _check_axes(fixed: dict[str, Any], cluster: Topology) -> None:
             raise ValueError(f"{axis} must be a whole number from 1 up, got {fixed[axis]!r}")
     axes = math.prod(fixed.get(axis, 1) for axis in AXES)
     if cluster.world_size % axes:
-        said = "tensor x pipeline x context" + (" x data" if "data" in fixed else "")
-        raise ValueError(f"{said} = {axes} must divide {cluster.world_size} GPUs")
+        factors = "tensor x pipeline x context" + (" x data" if "data" in fixed else "")
+        raise ValueError(f"{factors} = {axes} must divide {cluster.world_size} GPUs")
 
 
 def _layouts(model: Description, batch: int, cluster: Topology, fixed: dict[str, Any]) -> Iterator[dict[str, Any]]:

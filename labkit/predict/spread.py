@@ -27,7 +27,7 @@ COVERAGE = 0.9
 
 
 class Spread(NamedTuple):
-    """How far a part may be from its prediction, as shares of its seconds."""
+    """Largest deviations of a part from its prediction, as shares of its seconds."""
 
     faster: float
     slower: float
@@ -44,16 +44,16 @@ SPREAD: Mapping[Part, Spread] = MappingProxyType(
         "hosts in lockstep": Spread(0.25, 0.95),
     }
 )
-"""Wider than known software needs, for that of others. No run shows exposed traffic between nodes, or waiting for
-hosts, to be shorter than predicted when the computing beside them is at its lower end."""
+"""Range of each part, wider than known software needs, to hold for other software, too. No run shows exposed traffic
+between nodes, or waiting for hosts, to be shorter than predicted when the computing beside them is at its lower end."""
 
 
 def parts(terms: Iterable[Term], plan: Plan, cluster: Topology) -> dict[Part, float]:
     """Seconds of a step by part; the sum is the step's."""
-    found: dict[Part, float] = dict.fromkeys(SPREAD, 0.0)
+    seconds: dict[Part, float] = dict.fromkeys(SPREAD, 0.0)
     for term in terms:
-        found[_part(term, plan, cluster)] += term.seconds
-    return found
+        seconds[_part(term, plan, cluster)] += term.seconds
+    return seconds
 
 
 def step_range(terms: Iterable[Term], plan: Plan, cluster: Topology) -> Range:

@@ -22,7 +22,7 @@ class ExerciseProgress:
     exercise: Exercise
     record: Record
     saved_at: float
-    """When the learner last saved the module: seconds since 1970; 0 if never."""
+    """Time when the learner last saved the module: seconds since 1970; 0 if never."""
     place: Place | None = None
     """The learner's last place, if it is in this exercise's notebook."""
 
@@ -53,14 +53,14 @@ class ExerciseProgress:
 
     @property
     def touched(self) -> float:
-        """When the learner last checked it, answered a question or saved the module: seconds since 1970; 0 if never."""
+        """Time when the learner last checked it, answered a question or saved the module, as `saved_at`."""
         checked = self.record.checked
         times = [_seconds(answer.at) for answer in self.record.answers.values()]
         return max([*times, _seconds(checked.last_at) if checked is not None else 0.0, self.saved_at])
 
     @property
     def continued_at(self) -> float:
-        """When the learner last worked on it, or was in its notebook while it was not complete; as `touched`."""
+        """Time when the learner last worked on it, or was in its notebook while it was not complete, as `saved_at`."""
         if self.place is None or self.state == "complete":
             return self.touched
         return max(self.touched, _seconds(self.place.at))
@@ -87,24 +87,24 @@ class CourseProgress:
     @property
     def phases(self) -> dict[str, list[ExerciseProgress]]:
         """Exercises by the title of their phase."""
-        found: dict[str, list[ExerciseProgress]] = {}
-        for one in self.exercises:
-            found.setdefault(phase_title(one.exercise.phase), []).append(one)
-        return found
+        by_title: dict[str, list[ExerciseProgress]] = {}
+        for progress in self.exercises:
+            by_title.setdefault(phase_title(progress.exercise.phase), []).append(progress)
+        return by_title
 
     @property
     def next(self) -> ExerciseProgress | None:
         """Where to continue: the exercise worked on last, or the next one that is not complete; None at the end."""
         last = max(range(len(self.exercises)), key=lambda at: self.exercises[at].continued_at, default=0)
         order = [*self.exercises[last:], *self.exercises[:last]]
-        return next((one for one in order if one.state != "complete"), None)
+        return next((progress for progress in order if progress.state != "complete"), None)
 
     @property
     def summary(self) -> str:
         """`45 of 244 points, 2 of 10 exercises complete`."""
-        earned = math.fsum(one.earned for one in self.exercises)
-        points = math.fsum(one.points for one in self.exercises)
-        complete = sum(one.state == "complete" for one in self.exercises)
+        earned = math.fsum(progress.earned for progress in self.exercises)
+        points = math.fsum(progress.points for progress in self.exercises)
+        complete = sum(progress.state == "complete" for progress in self.exercises)
         return f"{earned:g} of {points:g} points, {complete} of {len(self.exercises)} exercises complete"
 
 
@@ -114,19 +114,19 @@ def course_progress() -> CourseProgress:
     return CourseProgress(
         [
             ExerciseProgress(
-                one,
-                recorded(one),
-                _saved_at(one),
-                place if place is not None and place.notebook == one.notebook_name else None,
+                exercise,
+                recorded(exercise),
+                _saved_at(exercise),
+                place if place is not None and place.notebook == exercise.notebook_name else None,
             )
-            for one in all_exercises()
+            for exercise in all_exercises()
         ]
     )
 
 
 def untouched_course() -> CourseProgress:
-    """Return the course as it is before one begins."""
-    return CourseProgress([ExerciseProgress(one, Record(None, {}), 0.0) for one in all_exercises()])
+    """Return the course as it is before a learner begins."""
+    return CourseProgress([ExerciseProgress(exercise, Record(None, {}), 0.0) for exercise in all_exercises()])
 
 
 def phase_title(phase: str) -> str:

@@ -39,8 +39,8 @@ class HubCourse:
                 f"{address}/course", headers=headers, timeout=ClientTimeout(total=_LIMIT_SECONDS)
             ) as answer:
                 if answer.status != http.HTTPStatus.NOT_MODIFIED:
-                    found = await answer.json(content_type=None)
-                    self._etag, self._state = answer.headers.get("Etag", ""), found if isinstance(found, dict) else None
+                    body = await answer.json(content_type=None)
+                    self._etag, self._state = answer.headers.get("Etag", ""), body if isinstance(body, dict) else None
         except (ClientError, OSError, ValueError):  # a time-out is an OSError, text that is not JSON a ValueError
             return None
         return self._state

@@ -37,7 +37,7 @@ TOUR = (
 """The lab in two minutes, in Markdown with `code` and *emphasis* alone."""
 
 FETCH = "*Nbgrader → Assignment List* fetches its notebook once it is released."
-"""Where to continue, on a hub, before the notebook is there."""
+"""How to get the notebook to continue with, on a hub, before it is there."""
 CLASSROOM_LINK = "What you have submitted, your place in the queue, and challenges"
 GUIDES = (
     ("From one GPU to thousands", "guide.md"),
@@ -136,7 +136,7 @@ def _node(one: ExerciseProgress) -> str:
 
 
 def _facts(course: CourseProgress, docs: str, classroom: str, missing: Set[str]) -> dict[str, Any]:
-    """What the extension shows. missing: names of exercises without a notebook."""
+    """Return the facts that the extension shows. missing: names of exercises without a notebook."""
     return {
         "summary": course.summary,
         "next": None if course.next is None else course.next.exercise.entry.number,

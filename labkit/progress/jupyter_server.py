@@ -1,5 +1,5 @@
-"""Jupyter's server answers for the course home: `GET labkit/course`, what the hub knows of the learner's course, and
-`PUT labkit/place`, where the learner works.
+"""Handlers of Jupyter's server for the course home: `GET labkit/course`, the learner's course as the hub knows it, and
+`PUT labkit/place`, the place where the learner works.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ class CourseHandler(APIHandler):
     """The course as it is now."""
 
     def initialize(self, hub: HubCourse) -> None:
-        """hub: asked each time."""
+        """hub: queried at each request."""
         self.hub = hub
 
     @web.authenticated
     async def get(self) -> None:
         """Answer with the `notebooks` of exercises that the learner has, and `course`, null if no hub answers."""
         course = await self.hub.state()
-        own = [one.notebook_name for one in all_exercises() if (workspace() / one.notebook_name).is_file()]
+        own = [
+            exercise.notebook_name for exercise in all_exercises() if (workspace() / exercise.notebook_name).is_file()
+        ]
         self.finish(json.dumps({"notebooks": own, "course": course}))
 
 

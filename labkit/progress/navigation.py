@@ -53,11 +53,11 @@ def _links(exercise: Exercise) -> str:
     """`[← 01 · Process groups](...) · [course home](../HOME.md) · [guide](...) · [03 · Loading data →](...)`."""
     course = all_exercises()
     at = course.index(exercise)
-    parts = [f"[← {one.label}]({_address(exercise, one)})" for one in course[max(at - 1, 0) : at]]
+    parts = [f"[← {neighbour.label}]({_address(exercise, neighbour)})" for neighbour in course[max(at - 1, 0) : at]]
     parts.append(f"[course home](../{HOME})")
     if (root() / _GUIDE).is_file():
         parts.append(f"[guide](../../{_GUIDE})")
-    parts += [f"[{one.label} →]({_address(exercise, one)})" for one in course[at + 1 : at + 2]]
+    parts += [f"[{neighbour.label} →]({_address(exercise, neighbour)})" for neighbour in course[at + 1 : at + 2]]
     return " · ".join(parts)
 
 

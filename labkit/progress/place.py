@@ -15,7 +15,7 @@ from labkit.linux.files import replace_text
 from labkit.progress.store import FOLDER
 
 _MOST_CHARACTERS = 200
-"""Of each text: headings may be of any length."""
+"""Maximum length of each text: headings may be of any length."""
 
 
 @dataclass(frozen=True)

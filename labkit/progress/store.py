@@ -43,13 +43,13 @@ class Checked:
     last: float
     best: float
     points: float
-    """Points of all checks, at the last time."""
+    """Points of all checks at the last time."""
     last_at: str
     """Time in UTC, ISO 8601."""
     best_at: str
-    """When `best` was reached first; in UTC, ISO 8601."""
+    """Time when `best` was reached first, in UTC, ISO 8601."""
     failed: Sequence[FailedCheck] = ()
-    """At the last time, in the order of the checks."""
+    """Checks that failed at the last time, in their order."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Record:
-    """What is saved about one exercise."""
+    """Saved results of one exercise."""
 
     checked: Checked | None
-    """None if it has never been checked."""
+    """Points of the visible checks; None if it has never been checked."""
     answers: Mapping[str, Answer]
-    """By the question's id."""
+    """Answers by the question's id."""
     passes: Sequence[str] = ()
     """Fingerprints of modules that pass the visible checks, the latest last."""
 
@@ -79,8 +79,8 @@ def recorded(exercise: Exercise | str) -> Record:
     """Return what is saved about an exercise, given by itself or by its name. Raises `UnknownExercise`."""
     data = _read(_path(exercise)) or {}
     questions = data.get("answers")
-    found = {key: _answer(fields) for key, fields in questions.items()} if isinstance(questions, dict) else {}
-    answers = {key: answer for key, answer in found.items() if answer is not None}
+    parsed = {key: _answer(fields) for key, fields in questions.items()} if isinstance(questions, dict) else {}
+    answers = {key: answer for key, answer in parsed.items() if answer is not None}
     return Record(_checked(data.get("checked")), answers, _texts(data.get("passes")))
 
 
@@ -152,8 +152,8 @@ def _texts(items: object) -> list[str]:
 
 def _failed(fields: object) -> list[FailedCheck]:
     known = [check for check in fields if isinstance(check, dict)] if isinstance(fields, list) else []
-    found = [(check.get("todo"), check.get("title")) for check in known]
-    return [FailedCheck(todo, title) for todo, title in found if type(todo) is int and isinstance(title, str)]
+    entries = [(check.get("todo"), check.get("title")) for check in known]
+    return [FailedCheck(todo, title) for todo, title in entries if type(todo) is int and isinstance(title, str)]
 
 
 def _answer(fields: object) -> Answer | None:

@@ -1,6 +1,6 @@
-"""What a learner has answered, saved in the workspace so that it outlives the kernel: `.answers/PHASE/NAME.json`.
+"""A learner's answers, saved in the workspace so that they outlive the kernel: `.answers/PHASE/NAME.json`.
 
-How many tries an answer took, and whether it is right, is saved with the learner's progress.
+The number of tries, and whether the answer is right, are saved with the learner's progress.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Attempt:
     """The last attempt at a question."""
 
     given: str = ""
-    """As it was typed."""
+    """Input as it was typed."""
     verdict: Verdict | None = None
-    """None before the first attempt."""
+    """Verdict; None before the first attempt."""
     text: str = ""
-    """The reply, in Markdown."""
+    """Reply in Markdown."""
     tries: int = 0
     seen: bool = False
     """Whether the learner asked for the answer."""
@@ -88,8 +88,8 @@ def answered(name: str) -> float | str | None:
 
 
 def _tries(exercise: Exercise, question: Question) -> int:
-    found = answers(exercise).get(question.name)
-    return found.tries if found else 0
+    answer = answers(exercise).get(question.name)
+    return answer.tries if answer else 0
 
 
 def _path(exercise: Exercise) -> Path:

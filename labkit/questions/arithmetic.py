@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Any
 
 _LONGEST = 200
-"""Characters of a line."""
+"""Maximum number of characters of a line."""
 _LARGEST_EXPONENT = 1000
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs, "ceil": math.ceil, "exp": math.exp, "floor": math.floor, "log": math.log, "log10": math.log10,
@@ -28,11 +28,11 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 _TYPED_OTHERWISE = str.maketrans({"×": "*", "·": "*", "−": "-", "–": "-", "÷": "/"})  # noqa: RUF001  # typed or pasted
 
 _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_][\w/]*")
-"""125 kB; a line of arithmetic is none."""
+"""A number with a unit, 125 kB, which is no line of arithmetic."""
 
 
 class NotANumber(ValueError):
-    """The line has no value; the message says why, for the one who typed it."""
+    """The line has no value; the message tells the learner who typed it why."""
 
 
 def number(line: str, names: Mapping[str, Any] | None = None, unit: str = "") -> float:

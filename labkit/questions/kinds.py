@@ -20,11 +20,11 @@ from labkit.questions.supply import NotReady, supplied
 Names = Mapping[str, Any]
 """Variables of the learner's notebook."""
 _WITHOUT_TIMES = re.compile(r"\b\d+[A-Za-z]")
-"""2N"""
+"""A number directly before a letter: 2N."""
 
 
 class Verdict(Enum):
-    """What became of an attempt."""
+    """Result of an attempt."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -33,14 +33,14 @@ class Verdict(Enum):
     SEEN = "seen"
     """The learner asked for the answer."""
     UNREAD = "unread"
-    """Not an answer: a typing error. Does not count as a try."""
+    """A typing error instead of an answer. Does not count as a try."""
     UNREADY = "unready"
     """The answer cannot be found out yet: earlier cells have not run. Does not count as a try."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the learner is shown after an attempt, in Markdown."""
+    """Reply to an attempt, in Markdown."""
 
     verdict: Verdict
     text: str
@@ -51,10 +51,10 @@ class Question(ABC):
     """One question. `judge` never raises for what a learner types, and never gives the answer away."""
 
     name: str
-    """Unique in the course; an identifier."""
+    """Identifier, unique in the course."""
     text: str
     why: str
-    """Shown with the right answer: how one finds it, and what the run shows."""
+    """Explanation beside the right answer: how to find it, and what the run shows."""
 
     @abstractmethod
     def judge(self, given: str, names: Names) -> Reply:
@@ -77,18 +77,18 @@ class Number(Question):
     """
 
     answer: Callable[..., float]
-    """Returns the answer; its parameters are names of the notebook."""
+    """Function that returns the answer; its parameters are names of the notebook."""
     solution: str
-    """The line that a learner could have typed."""
+    """Line that a learner could have typed."""
     unit: str = ""
     tolerance: float = 1e-9
-    """Relative; absolute where the answer is 0."""
+    """Relative tolerance; absolute where the answer is 0."""
     near: Mapping[str, str] = field(default_factory=dict)
-    """Lines that are wrong, with what their author has missed; `answer` may stand in a line."""
+    """Wrong lines, each with an explanation of its mistake; a line may contain `answer`."""
     otherwise: str = ""
-    """What to think of, after any other wrong number."""
+    """Hint after any other wrong number."""
     shown_by: str = ""
-    """Which part of the notebook shows the answer of a prediction: "the picture below"."""
+    """Part of the notebook that shows the answer of a prediction: "the picture below"."""
 
     def judge(self, given: str, names: Names) -> Reply:
         try:
@@ -130,7 +130,7 @@ class Choice(Question):
     """One of several options."""
 
     options: Mapping[str, str]
-    """Each option with what the one who chose it has missed; empty for the right one."""
+    """Options, each with an explanation of its mistake; empty for the right one."""
 
     @property
     def right(self) -> str:
@@ -166,12 +166,12 @@ class Line(Question):
     """An expression in Python, which must have the answer's value in each of some drawn cases."""
 
     answer: Callable[..., Any]
-    """Returns the right value; its parameters are names of a case or of the notebook."""
+    """Function that returns the right value; its parameters are names of a case or of the notebook."""
     solution: str
     cases: Callable[[random.Random], Iterable[Names]]
-    """Draws the cases: the values of the names in the line."""
+    """Function that draws the cases: the values of the names in the line."""
     near: Mapping[str, str] = field(default_factory=dict)
-    """Wrong lines, with what their author has missed: for every line that has the same values."""
+    """Wrong lines, each with an explanation of its mistake, for all lines with the same values."""
     otherwise: str = ""
 
     def judge(self, given: str, names: Names) -> Reply:

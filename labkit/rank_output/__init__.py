@@ -1,1 +1,1 @@
-"""What ranks print and how they fail, as text for people: the same in a notebook's cell and in a terminal."""
+"""Output and failures of ranks as text for people: the same in a notebook's cell and in a terminal."""

@@ -11,7 +11,7 @@ from labkit.clusters.run import ranges
 
 _RED, _BOLD = "\x1b[31m", "\x1b[1m"
 GREEN, END = "\x1b[32m", "\x1b[0m"
-"""Escape sequences of terminals, which JupyterLab understands: what follows is green; the end of it."""
+"""Escape sequences of terminals, which JupyterLab understands: beginning of green text, and its end."""
 _LINES_BEFORE, _LINES_AFTER = 2, 1
 _MOST_CALLS = 6
 
@@ -47,22 +47,22 @@ def _failure(run: Run, first: RankResult, name_of: Callable[[str], str]) -> list
         lines += _excerpt(*error.frames[-1], name_of)
     if error.locals:
         lines.append("      " + ", ".join(f"{name} = {shown}" for name, shown in error.locals))
-    said = run.what_to_try()
+    advice = run.what_to_try()
     # for a lost connection, the findings explain more than the message
-    if not error.says_nothing and not (error.consequence and said):
+    if not error.says_nothing and not (error.consequence and advice):
         lines.append(f"{_RED}{error.type}{END}: {error.message}" if error.frames else error.message)
-    return [*lines, *map(_finding, said)]
+    return [*lines, *map(_finding, advice)]
 
 
 def _others(run: Run, first: RankResult, name_of: Callable[[str], str]) -> list[str]:
-    """How the other ranks ended: first those that failed on their own, then those that were stopped by others."""
+    """Describe how the other ranks ended: first those that failed on their own, then those that others stopped."""
     own: dict[tuple[str, str], list[int]] = defaultdict(list)
     messages: dict[tuple[str, str], str] = {}
     drawn_in = []
-    told = set(run.alike(first))
+    already_named = set(run.alike(first))
     for result in run.ranks:
         error = result.error
-        if result.rank in told or (error is None and result.exit == 0):
+        if result.rank in already_named or (error is None and result.exit == 0):
             continue
         if error is None or error.consequence:
             drawn_in.append(result.rank)
@@ -85,7 +85,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def where_all_were(run: Run, name_of: Callable[[str], str] = str) -> list[str]:
-    """Where each rank was when the lab stopped them all."""
+    """Return where each rank was when the lab stopped them all."""
     if run.statuses:
         return [*hangs.table(run.statuses), *map(_finding, hangs.findings(run.statuses))]
     places: dict[str, list[int]] = defaultdict(list)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LONGEST_LINE = 1_000
-"""Most characters shown of a line."""
+"""Maximum number of characters shown of a line."""
 _MOST_ROWS = 16
 _LONGEST_ESCAPE = 256
 _TOKEN = re.compile(
@@ -67,7 +67,7 @@ class Rows:
         return self._rows[0].text
 
     def set_open(self, text: str) -> None:
-        """For a plain stream: set the text after its last newline."""
+        """Set the text after the last newline of a plain stream."""
         self._rows = [Row(text[: 2 * LONGEST_LINE])]
 
     def open_rows(self) -> list[Row]:
@@ -82,9 +82,9 @@ class Rows:
         if unfinished and len(unfinished[0]) < _LONGEST_ESCAPE:
             text, self._held = text[: unfinished.start()], unfinished[0]
         for token in _TOKEN.finditer(text):
-            kind, found = token.lastgroup, token[0]
+            kind, piece = token.lastgroup, token[0]
             if kind in ("text", "colour"):
-                self._put(found)
+                self._put(piece)
             elif kind == "newline":
                 self._newline()
             elif kind == "start":
@@ -95,7 +95,7 @@ class Rows:
             elif kind == "move":
                 self._move(token["move"], int(token["count"] or 1))
             elif kind == "erase":
-                self._erase(found)
+                self._erase(piece)
             elif kind == "junk":
                 self._put("\ufffd")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from labkit.catalogue import root
 
 VARIES = "…"
-"""In an error's text on the page: whatever varies."""
+"""Placeholder, in an error's text on the page, for anything that varies."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Explanation:
     """File name in `docs/`."""
     title: str
     text: str
-    """Markdown; links are relative to `docs/`."""
+    """Text in Markdown; links are relative to `docs/`."""
     errors: tuple[str, ...] = ()
     """Lines of the error's text, word for word; empty for a word."""
 
@@ -35,12 +35,12 @@ class Explanation:
 
         word_for_word: False if numbers, names in quotes and shapes may be others than those of the entry.
         """
-        found = " ".join(error.split())
-        return bool(self.errors) and all(_pattern(line, word_for_word).search(found) for line in self.errors)
+        error_text = " ".join(error.split())
+        return bool(self.errors) and all(_pattern(line, word_for_word).search(error_text) for line in self.errors)
 
 
 def explain_word(word: str) -> Explanation | None:
-    """The entry of a word, a name in a trace such as `isend`, or a type of error; None if there is none."""
+    """Return the entry of a word, a name in a trace such as `isend`, or a type of error; None if there is none."""
     wanted = _plain(word)
     words = entries("glossary.md")
     for entry in words:
@@ -56,9 +56,9 @@ def explain_word(word: str) -> Explanation | None:
 
 
 def explain_error(errors: Sequence[str]) -> Explanation | None:
-    """The entry that fits the first of these texts, `TYPE: MESSAGE`, for which there is one; None if there is none.
+    """Return the entry for the first of these texts, `TYPE: MESSAGE`, that any entry fits; None if none fits.
 
-    If several fit, that with the longest text of its own: it is the most specific.
+    If several entries fit, return the one with the longest text: it is the most specific.
     """
     known = entries("troubleshooting.md")
     for error in errors:
@@ -84,13 +84,13 @@ def entries(page: str) -> tuple[Explanation, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _entries(path: Path, text: str) -> tuple[Explanation, ...]:
-    found = []
+    parsed = []
     for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         title, _, rest = section.partition("\n")
         block = re.match(r"\n((?:    .*\n)+)", rest)
         lines = tuple(line.strip() for line in block[1].splitlines()) if block else ()
-        found.append(Explanation(path.name, title, re.split(r"^## ", rest, flags=re.MULTILINE)[0].strip("\n"), lines))
-    return tuple(found)
+        parsed.append(Explanation(path.name, title, re.split(r"^## ", rest, flags=re.MULTILINE)[0].strip("\n"), lines))
+    return tuple(parsed)
 
 
 def _plain(word: str) -> str:
@@ -113,7 +113,7 @@ def _pattern(line: str, word_for_word: bool) -> re.Pattern[str]:
 
 
 def _part(text: str, others: Sequence[tuple[re.Pattern[str], str]]) -> str:
-    """The pattern of a text in which parts of these kinds may be others."""
+    """Return the pattern of a text in which parts of these kinds may vary."""
     if not others:
         return re.escape(text)
     (kind, pattern), *rest = others

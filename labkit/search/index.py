@@ -1,7 +1,7 @@
 """The index: an SQLite full-text table in memory, which follows the files.
 
 Words match in all their forms (`gather`, `gathers`); the last one also as the beginning of a longer word, since it may
-still be written. `all-reduce`, `all_reduce` and `all reduce` are the same.
+still be typed. `all-reduce`, `all_reduce` and `all reduce` are the same.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from labkit.catalogue import all_exercises, guides, root, workspace
 from labkit.search.passages import Passage, passages_of
 
 BEGIN, END = "\x02", "\x03"
-"""Around the words that match, in an excerpt."""
+"""Marks around the matching words of an excerpt."""
 _NOT_GUIDES = ("index.md", "STYLE.md")
 """Pages of `docs/` that are for the site and for contributors."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A place that a search has found."""
+    """One result of a search."""
 
     passage: Passage
     excerpt: str
-    """Of its text; `BEGIN` and `END` are around the words that match."""
+    """Excerpt of its text; `BEGIN` and `END` are around the words that match."""
 
     @property
     def parts(self) -> list[tuple[str, bool]]:
         """The excerpt in parts: the text, and whether it matches."""
         pieces = [piece.partition(END) for piece in f"{END}{self.excerpt}".split(BEGIN)]
-        found = [part for match, _, rest in pieces for part in ((match, True), (rest, False))]
-        return [(text, matches) for text, matches in found if text]
+        pairs = [part for match, _, rest in pieces for part in ((match, True), (rest, False))]
+        return [(text, matches) for text, matches in pairs if text]
 
 
 def files() -> Iterator[Path]:
@@ -62,8 +62,8 @@ class Index:
         )
 
     def search(self, words: str, limit: int = 12) -> list[Hit]:
-        """The places with all these words, the best first, one of each section; those with some, if none has all."""
-        known = [word for word in words.split() if re.search(r"\w\w|\d", word)]  # nothing is found by an "a"
+        """Return places with all these words, the best first, one of each section; if none has all, those with some."""
+        known = [word for word in words.split() if re.search(r"\w\w|\d", word)]  # an "a" is no help
         if not known:
             return []
         phrases = ['"{}"'.format(word.replace('"', '""')) for word in known]
@@ -79,13 +79,13 @@ class Index:
             " FROM passages WHERE passages MATCH ? ORDER BY bm25(passages, 2.0, 6.0, 1.0) * iif(code, 0.4, 1)",
             (BEGIN, END, query),
         )
-        found: dict[tuple[str, str], Hit] = {}
+        hits: dict[tuple[str, str], Hit] = {}
         for page, heading, text, path, place, code, excerpt in rows:
             passage = Passage(page, heading, text, Path(path), place, code=bool(code))
-            found.setdefault((path, heading), Hit(passage, " ".join(excerpt.split())))
-            if len(found) == limit:
+            hits.setdefault((path, heading), Hit(passage, " ".join(excerpt.split())))
+            if len(hits) == limit:
                 break
-        return list(found.values())
+        return list(hits.values())
 
     def _follow_files(self) -> None:
         stamps = {}
@@ -105,9 +105,9 @@ class Index:
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str, str, str, bool]]:
     """A row of the table for each passage. A heading's words count for the first passage below it, so that they lead
     there."""
-    for one in passages_of(path):
-        title, section = (one.title, one.section) if one.begins else ("", "")
-        yield title, section, one.text, one.title, one.section, str(path), one.place, one.code
+    for passage in passages_of(path):
+        title, section = (passage.title, passage.section) if passage.begins else ("", "")
+        yield title, section, passage.text, passage.title, passage.section, str(path), passage.place, passage.code
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Jupyter's server answers `GET labkit/search?q=WORDS`: what the search box shows, where guides and notebooks are."""
+"""Handler of Jupyter's server for `GET labkit/search?q=WORDS`: hits for the search box, folders of the notebooks."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def _within(served: Path, path: Path) -> str | None:
     """The path as JupyterLab knows it, "" for the folder that the server serves; None if it is not in that folder."""
     # not resolved: the folder itself may be reached through a link
     absolute = Path(os.path.abspath(path))
-    for one in (absolute, absolute.resolve()):
-        if one.is_relative_to(served):
-            return "" if one == served else one.relative_to(served).as_posix()
+    for candidate in (absolute, absolute.resolve()):
+        if candidate.is_relative_to(served):
+            return "" if candidate == served else candidate.relative_to(served).as_posix()
     return None
 
 

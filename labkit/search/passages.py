@@ -25,11 +25,11 @@ class Passage:
     """A piece of text that a search finds."""
 
     title: str
-    """Of the page: its first heading."""
+    """Title of the page: its first heading."""
     section: str
-    """The heading above the text; the title, too, where there is no other."""
+    """Heading above the text; the page's title where there is no other."""
     text: str
-    """Without Markdown's marks."""
+    """Text without Markdown's marks."""
     path: Path
     place: str
     """Fragment of JupyterLab's address: `cell-id=ID` in a notebook, else the identifier of the heading."""

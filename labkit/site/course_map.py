@@ -10,13 +10,13 @@ from labkit.catalogue import Exercise, all_exercises, find, root
 from labkit.progress.course import phase_title
 
 WIDTH, HEIGHT = 184, 58
-"""Of an exercise's box, in the diagram's units."""
+"""Size of an exercise's box, in the diagram's units."""
 GAP, ROW_GAP, HEADING = 12, 46, 34
 COLUMNS = 4
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     exercises = all_exercises()
     hours = sum(exercise.entry.minutes for exercise in exercises) / 60
     points = sum(exercise.entry.points for exercise in exercises)
@@ -50,10 +50,10 @@ def page() -> str:
 
 
 def _phases() -> dict[str, list[Exercise]]:
-    found: dict[str, list[Exercise]] = {}
+    by_phase: dict[str, list[Exercise]] = {}
     for exercise in all_exercises():
-        found.setdefault(exercise.phase, []).append(exercise)
-    return found
+        by_phase.setdefault(exercise.phase, []).append(exercise)
+    return by_phase
 
 
 def _row(exercise: Exercise, seen: str) -> str:

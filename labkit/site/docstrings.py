@@ -17,13 +17,13 @@ def restructured(lines: Sequence[str], parameters: Collection[str] = ()) -> list
 
     parameters: names whose lines become items of a list.
     """
-    found: list[str] = []
+    converted: list[str] = []
     for paragraph in _paragraphs(lines):
         if paragraph[0].startswith("    "):
-            found += ["::", "", *paragraph, ""]
+            converted += ["::", "", *paragraph, ""]
         else:
-            found += [*_text_paragraph(paragraph, parameters), ""]
-    return found
+            converted += [*_text_paragraph(paragraph, parameters), ""]
+    return converted
 
 
 def _paragraphs(lines: Sequence[str]) -> Iterator[list[str]]:
@@ -81,15 +81,15 @@ def _is_parameter(line: str, parameters: Collection[str]) -> re.Match[str] | Non
 
 def _inline(line: str) -> str:
     parts = _CODE.split(line)
-    found = ""
+    converted = ""
     for at, part in enumerate(parts):
         if at % 2:
-            before = "\\ " if found and not found[-1].isspace() and found[-1] not in "([{-/" else ""
+            before = "\\ " if converted and not converted[-1].isspace() and converted[-1] not in "([{-/" else ""
             after = "\\ " if parts[at + 1][:1].isalnum() else ""
-            found += f"{before}``{part.strip('`')}``{after}"
+            converted += f"{before}``{part.strip('`')}``{after}"
         else:
-            found += _text(part)
-    return found
+            converted += _text(part)
+    return converted
 
 
 def _text(text: str) -> str:

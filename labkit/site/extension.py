@@ -16,7 +16,7 @@ from labkit.site.glossary_links import link_terms
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Set up the extension; called by Sphinx."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("doctree-resolved", link_terms)
@@ -48,7 +48,7 @@ def _parameters(obj: Any) -> tuple[str, ...]:
 
 
 def _accessible(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """What Sphinx leaves out: levels of the navigation's headings, and keyboard access to code that is scrolled."""
+    """Add what Sphinx leaves out: levels of the navigation's headings, and keyboard access to code that is scrolled."""
     navigation = str(context.get("furo_navigation_tree", ""))
     context["furo_navigation_tree"] = navigation.replace('role="heading"', 'role="heading" aria-level="2"')
     if "body" in context:
@@ -56,7 +56,7 @@ def _accessible(app: Sphinx, page: str, template: str, context: dict[str, Any], 
 
 
 def _live(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Pages with live pictures load viewer and player."""
+    """Load viewer and player on pages with live pictures."""
     if "labkit-live" in context.get("body", ""):
         up = "../" * page.count("/")
         context["metatags"] = (

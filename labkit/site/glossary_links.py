@@ -35,12 +35,12 @@ WITHOUT = ("reference/", PAGE, "course-map", "index")
 @cache
 def terms() -> dict[str, str]:
     """Each term as it is written in a text, and the anchor of its entry."""
-    found = {}
+    anchors = {}
     for title in re.findall(r"^### (.+)$", (root() / "docs" / "glossary.md").read_text(), re.MULTILINE):
         for term in title.split(", "):
             if term not in ORDINARY:
-                found[term] = nodes.make_id(title)
-    return found
+                anchors[term] = nodes.make_id(title)
+    return anchors
 
 
 @cache

@@ -22,7 +22,7 @@ _STATIC = Path(__file__).with_name("static")
 
 
 def script() -> str:
-    """The script of all pages with live pictures: viewer, player, and what gives them recordings."""
+    """Return the script of all pages with live pictures: viewer, player, and code that gives them recordings."""
     parts = [(_STATIC / "live.js").read_text()]
     for kind, name in _WIDGETS.items():
         module = (_notebook_files() / f"{name}.js").read_text()
@@ -53,8 +53,8 @@ def recordings() -> Iterator[Path]:
 def recorded(name: str) -> dict[str, Any] | None:
     """The recording `EXERCISE/CELL` or `PAGE/PICTURE`; None if there is none."""
     path = root() / "docs" / "live" / f"{name}.json"
-    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
-    return found
+    recording: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return recording
 
 
 def call(name: str, recording: dict[str, Any]) -> str:
@@ -64,7 +64,7 @@ def call(name: str, recording: dict[str, Any]) -> str:
 
 
 def element(name: str, still: str, up: str) -> str:
-    """The picture `still` (HTML), which becomes a live one; `up` leads from the page to the site's folder."""
+    """Return the picture `still` (HTML), which becomes a live one; `up` leads from the page to the site's folder."""
     address = html.escape(f"{up}live/{name}.js", quote=True)
     return (
         f'<div class="labkit-live" data-name="{html.escape(name, quote=True)}" data-recording="{address}">'

@@ -94,14 +94,14 @@ def _masked(value: Any, hidden: list[str]) -> Any:
             value = value.replace(line, "…")
         return value
     if isinstance(value, dict):
-        return type(value)({key: _masked(one, hidden) for key, one in value.items()})
-    return [_masked(one, hidden) for one in value] if isinstance(value, list) else value
+        return type(value)({key: _masked(inner, hidden) for key, inner in value.items()})
+    return [_masked(inner, hidden) for inner in value] if isinstance(value, list) else value
 
 
 def _recording(exercise: Exercise, cell: NotebookNode, source: str) -> dict[str, Any] | None:
-    """What was recorded of the cell, if it shows a picture and its text has not changed since."""
-    found = live.recorded(f"{exercise.short_name}/{cell.id}") if cell.cell_type == "code" and cell.outputs else None
-    return found if found is not None and found["source"] == source_hash(source) else None
+    """Return the recording of the cell, if it shows a picture and its text has not changed since."""
+    recording = live.recorded(f"{exercise.short_name}/{cell.id}") if cell.cell_type == "code" and cell.outputs else None
+    return recording if recording is not None and recording["source"] == source_hash(source) else None
 
 
 def _enliven(cell: NotebookNode, exercise: Exercise) -> str:

@@ -1,4 +1,4 @@
-"""Where each file of the repository is on the site, and Markdown with its links rewritten accordingly."""
+"""Places of the repository's files on the site, and Markdown with its links rewritten accordingly."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def rewrite(text: str, path: str, page: str, linked: Callable[[str], None] = lam
         there = os.path.normpath(os.path.join(os.path.dirname(path), address))
         if picture:
             return f"![{label}]({_relative(f'images/{os.path.basename(there)}', page)})"
-        found = place(there)
-        if found is None:
+        page_path = place(there)
+        if page_path is None:
             return label
-        if found.startswith("source/") and not (root() / there).is_file():
+        if page_path.startswith("source/") and not (root() / there).is_file():
             return label
         linked(there)
-        if found.startswith("source/"):
-            return f"[{label}](<{HERE}:{_relative(found, page)}.html>)"
-        suffix = ".ipynb" if found.startswith("notebooks/") else ".md"
-        return f"[{label}]({_relative(found, page)}{suffix}{hash_}{anchor})"
+        if page_path.startswith("source/"):
+            return f"[{label}](<{HERE}:{_relative(page_path, page)}.html>)"
+        suffix = ".ipynb" if page_path.startswith("notebooks/") else ".md"
+        return f"[{label}]({_relative(page_path, page)}{suffix}{hash_}{anchor})"
 
     parts = _FENCE.split(text)  # code stays as it is
     return "".join(part if at % 2 else _LINK.sub(link, part) for at, part in enumerate(parts))

@@ -32,15 +32,15 @@ from labkit.trace import Trace
 from labkit.trace.critical_path import critical_path
 
 MOST_BYTES = 800_000
-"""Of a file. A player whose file would be longer has frames of one pixel per pixel on the page; if they are still too
-many, nothing is written, and the site shows the still picture.
+"""Maximum size of a file. A player whose file would be longer has frames of one pixel per pixel on the page; if they
+are still too many, nothing is written, and the site shows the still picture.
 """
 LEFT_OUT = "left_out.txt"
-"""In the folder of new recordings: a line for each that is too long."""
+"""File in the folder of new recordings: a line for each that is too long."""
 
 
 def folder(exercise: Exercise) -> Path:
-    """Where the exercise's recordings are."""
+    """Return the folder of the exercise's recordings."""
     return root() / "docs" / "live" / exercise.short_name
 
 

@@ -103,14 +103,14 @@ def _comment(module: ModuleType, name: str) -> list[str]:
     """The string literal after a value, in the module that assigns it. Raises LookupError if there is none."""
     from sphinx.pycode import ModuleAnalyzer
 
-    found: list[str] | None = None
+    lines: list[str] | None = None
     place: str | None = module.__name__
-    while place is not None and found is None:
-        found = ModuleAnalyzer.for_module(place).find_attr_docs().get(("", name))
+    while place is not None and lines is None:
+        lines = ModuleAnalyzer.for_module(place).find_attr_docs().get(("", name))
         place = _imported_from(place, name)
-    if found is None:
+    if lines is None:
         raise LookupError(f"{module.__name__}.{name} is public and has no docstring: write one after its value")
-    return found
+    return lines
 
 
 def _imported_from(module: str, name: str) -> str | None:

@@ -22,11 +22,11 @@ def stage(folder: Path) -> Path:
         if not target.is_file() or target.read_bytes() != data:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-    for found in sorted(folder.rglob("*"), reverse=True):
-        if found.is_file() and found.relative_to(folder).as_posix() not in wanted:
-            found.unlink()
-        elif found.is_dir() and not any(found.iterdir()):
-            found.rmdir()
+    for existing in sorted(folder.rglob("*"), reverse=True):
+        if existing.is_file() and existing.relative_to(folder).as_posix() not in wanted:
+            existing.unlink()
+        elif existing.is_dir() and not any(existing.iterdir()):
+            existing.rmdir()
     return folder
 
 

@@ -7,8 +7,8 @@ nothing that they cannot.
 
 entering.py        a program for the hub's zygote: goes on in the namespaces of a sandbox
 kernel.py          a program for the learner's zygote: a notebook's kernel
-provisioner.py     makes Jupyter start kernels so
-preloading.py      what a zygote imports
+provisioner.py     makes Jupyter start kernels this way
+preloading.py      the imports of a zygote
 __main__.py        the hub's zygote
 """
 

@@ -14,7 +14,7 @@ from labkit.forking.request import function_of
 from labkit.linux import namespaces, prctl
 
 NAME = "sandbox watcher"
-"""Of the process that stays outside, as `ps` shows it."""
+"""Name of the process that stays outside, as `ps` shows it."""
 
 
 def main(arguments: dict[str, Any], own: list[int]) -> None:
@@ -28,7 +28,7 @@ def main(arguments: dict[str, Any], own: list[int]) -> None:
     namespaces.enter(arguments["inside"])
     pid = os.fork()  # only children are in the PID namespace
     if pid:
-        # this process stays outside, and tells how the other one ends
+        # this process stays outside, and ends as the other one does
         prctl.set_name(NAME)
         for descriptor in own:
             os.close(descriptor)

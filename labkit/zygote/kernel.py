@@ -1,7 +1,7 @@
 """A notebook's kernel, in a process that a zygote has forked.
 
 At its start, IPython visits all modules, their names and their files. This writes into each of them (their numbers of
-references), and so copies 30 MB that are shared until then: here it is given what the zygote has found once.
+references), and so copies 30 MB that are shared until then: here it gets what the zygote has found once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NAME = "notebook kernel"
 
 _names: set[str] = set()
 _files: list[str] = []
-"""Of all modules that the zygote has imported."""
+"""Files of all modules that the zygote has imported."""
 
 
 def remember_modules() -> None:
-    """Note what has been imported so far. To be called in the zygote."""
+    """Note the modules imported so far; call it in the zygote."""
     for name, module in sys.modules.items():
         _names.add(name)
         if file := getattr(module, "__file__", None):

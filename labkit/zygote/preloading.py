@@ -1,6 +1,6 @@
-"""What a zygote imports: all that servers, kernels and ranks of a class use.
+"""Imports of a zygote: all that servers, kernels and ranks of a class use.
 
-What is missing here, each process imports for itself, and holds for itself.
+Each process has to import anything else by itself, in memory of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How Jupyter's servers start kernels where there is a zygote: `JUPYTER_DEFAULT_PROVISIONER_NAME=labkit-zygote`."""
+"""Starts Jupyter's kernels from a zygote, if there is one: `JUPYTER_DEFAULT_PROVISIONER_NAME=labkit-zygote`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ForkedKernel(LocalProvisioner):
             return await super().launch_kernel(cmd, **kwargs)
         folder = kwargs.get("cwd") or os.getcwd()
         environment = kwargs.get("env") or dict(os.environ)
-        asked = Request(kernel.main, cmd[3:], environment, str(folder), kernel.NAME, prints=True)
+        request = Request(kernel.main, cmd[3:], environment, str(folder), kernel.NAME, prints=True)
         try:
-            process = fork(asked, [2], environment.get(ADDRESS, ""))
+            process = fork(request, [2], environment.get(ADDRESS, ""))
         except (NoForkServer, ValueError) as problem:
             self.log.warning("The kernel is started as a program: %s", problem)
             return await super().launch_kernel(cmd, **kwargs)

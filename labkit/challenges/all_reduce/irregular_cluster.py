@@ -20,20 +20,20 @@ NBYTES = 4 << 20
 
 
 class ClusterFigures(TypedDict):
-    """What an entry is given of the cluster. Rates are of one direction, in 1e9 bytes per second."""
+    """The cluster as an entry sees it. Rates are of one direction, in 1e9 bytes per second."""
 
     nodes: list[list[int]]
     """The ranks of each node."""
     racks: list[list[int]]
     """The nodes of each rack; all in one if there are no racks."""
     port_gb_per_s: list[float]
-    """Of each rank's port to the other ranks of its node."""
+    """Rate of each rank's port to the other ranks of its node."""
     card_gb_per_s: list[float]
-    """Of each node's network card, which its ranks share."""
+    """Rate of each node's network card, which its ranks share."""
     uplink_gb_per_s: list[float]
-    """Of each rack's uplink; empty if there is one rack."""
+    """Rate of each rack's uplink; empty if there is one rack."""
     latency_seconds: list[float]
-    """Of a message inside a node, and of one between nodes."""
+    """Latency of a message inside a node, and of one between nodes."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class IrregularCluster:
     nnodes: int
     nproc_per_node: int
     card_factors: tuple[float, ...] = ()
-    """By node; empty: all work at their full rate."""
+    """Factor of each node's card; empty: all work at their full rate."""
     port_factors: tuple[float, ...] = ()
-    """By rank."""
+    """Factor of each rank's port; empty: all work at their full rate."""
     nodes_per_rack: int | None = None
     oversubscription: float = 1.0
 
@@ -123,7 +123,7 @@ PUBLISHED = (
     IrregularCluster("racks", 4, 2, (1.0, 0.8, 1.0, 0.5), nodes_per_rack=2, oversubscription=4.0),
     IrregularCluster("slow port", 1, 8, port_factors=(0.1, 0.1, 0.06, 0.1, 0.08, 0.03, 0.1, 0.07)),
 )
-"""The clusters that everybody knows."""
+"""Clusters that are published with the challenge."""
 
 
 def drawn(seed: int) -> tuple[IrregularCluster, ...]:

@@ -17,7 +17,7 @@ from labkit.trace import Kind
 
 FUNCTION = "all_reduce"
 TIMEOUT = 60.0
-"""Seconds for one cluster, on the clock of this machine."""
+"""Time limit for one cluster, in seconds on the clock of this machine."""
 TEMPLATE = '''"""My entry for `labkit challenge all_reduce`: one file, which imports torch and the standard library."""
 
 from __future__ import annotations

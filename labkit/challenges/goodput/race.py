@@ -16,7 +16,7 @@ from labkit.clusters import Cluster, Job, Run
 from labkit.trace import Event, Kind, Trace
 
 TIMEOUT = 120.0
-"""Seconds for one storm, on the clock of this machine."""
+"""Time limit for one storm, in seconds on the clock of this machine."""
 PUBLISHED = (1, 2, 3, 4)
 """Seeds of the published storms."""
 _DRIVER = "from labkit.challenges.goodput.ranks import play_on_ranks\n"
@@ -52,9 +52,9 @@ class Policy:
 
 
 def _storms(seed: int | None) -> dict[str, int]:
-    """Return the storms' seeds by name; a name does not say the seed."""
+    """Return the storms' seeds by name; a name does not reveal the seed."""
     seeds = PUBLISHED if seed is None else [1_000 * (seed + 1) + number for number in range(len(PUBLISHED))]
-    return {f"storm {number}": one for number, one in enumerate(seeds, 1)}
+    return {f"storm {number}": storm_seed for number, storm_seed in enumerate(seeds, 1)}
 
 
 def instances(seed: int | None = None) -> list[str]:
@@ -100,7 +100,7 @@ def _decisions(run: Run) -> list[Decision]:
 
 
 def carried_out(seed: int, decisions: Sequence[Decision]) -> Outcome:
-    """Return what these decisions lead to under the storm of this seed."""
+    """Return the outcome of these decisions under the storm of this seed."""
     storm = Storm(seed)
     try:
         for decision in decisions:

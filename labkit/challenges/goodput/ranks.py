@@ -1,4 +1,4 @@
-"""What runs on the two ranks of the goodput challenge: the storm on rank 0, a policy on rank 1.
+"""Programs of the two ranks of the goodput challenge: the storm on rank 0, a policy on rank 1.
 
 States and decisions travel as tensors: JSON's bytes one way, two numbers the other way. Rank 0 loads nothing of rank 1.
 """
@@ -14,11 +14,11 @@ from labkit import exercises
 from labkit.challenges.goodput.storm import Decision, State, Storm, play
 
 _NAMES = ("train", "save", "exclude", "include")
-"""In the order of the actions' numbers."""
+"""Actions, in the order of their numbers."""
 
 
 def play_on_ranks(seed: int | None, module: str) -> list[list[int]] | None:
-    """Play a storm; on rank 0 return the decisions. seed: None on rank 1, which needs not know it."""
+    """Play a storm; on rank 0 return the decisions. seed: None on rank 1, which need not know it."""
     if seed is None:
         _decide(module)
         return None

@@ -20,27 +20,27 @@ REPAIR_SECONDS = 1_800.0
 MTBF_SECONDS = 400_000.0
 """Mean time between crashes of a sound node."""
 UNSOUND_FACTOR = 40.0
-"""How many times as often an unsound node crashes."""
+"""Crash rate of an unsound node, as a multiple of a sound one's."""
 STORM_FACTOR = 12.0
-"""The same for all nodes during a storm."""
+"""Crash rate of all nodes during a storm, as a multiple of the usual one."""
 MOST_DECISIONS = 2_000
 """Maximum decisions of a policy."""
 TRAIN, SAVE, EXCLUDE, INCLUDE = range(4)
 
 
 class Decision(NamedTuple):
-    """What the policy does next: train so many steps, save, or restart without or with a node."""
+    """Next action of the policy: train so many steps, save, or restart without or with a node."""
 
     action: int
     number: int = 0
-    """Steps, or the node."""
+    """Number of steps, or of the node."""
 
 
 class State(TypedDict):
-    """What a policy knows when it decides."""
+    """Facts that a policy knows when it decides."""
 
     seconds: float
-    """Since the job began."""
+    """Seconds since the job began."""
     steps: int
     """Steps that are done."""
     saved: int
@@ -50,7 +50,7 @@ class State(TypedDict):
     ready: list[int]
     """Nodes that could be taken in."""
     slowdown: dict[str, float]
-    """By node that is training: how many times as long it computes as a sound one, if it is slow."""
+    """Computing time of each slow node that is training, as a multiple of a sound one's."""
     crashed: int
     """The node that has crashed since the last decision, the last one if there were several; -1: none."""
 
@@ -104,7 +104,7 @@ class Storm:
         return self.steps >= STEPS
 
     def state(self) -> State:
-        """Return what a policy may know now."""
+        """Return the facts that a policy may know now."""
         slow = {str(node): self._factor(node) for node in self._nodes if self._factor(node) > 1}
         ready = [node for node, at in self._repaired.items() if at <= self.seconds]
         return {
@@ -118,7 +118,7 @@ class Storm:
         }
 
     def carry_out(self, decision: Decision) -> None:
-        """Carry out a decision, until it is complete or a node crashes. Raises ValueError if it cannot be."""
+        """Carry out a decision, until it is complete or a node crashes. Raises ValueError for an impossible one."""
         action, number = decision
         self._crashed = -1
         if action == TRAIN:
@@ -187,7 +187,7 @@ class Storm:
         return next((at for at in self._crashes[node] if at >= self.seconds), float("inf"))
 
     def _crash(self) -> None:
-        """The next node crashes: without it, on to the last checkpoint. The last node is waited for."""
+        """Crash the next node, and restart from the last checkpoint without it; if none is left, wait for a repair."""
         node = self._crashed = min(self._nodes, key=self._crash_of)
         self.seconds = self._crash_of(node)
         self._nodes.remove(node)
@@ -195,7 +195,7 @@ class Storm:
         self._repaired[node] = self.seconds + REPAIR_SECONDS
         self.spans.append(Span((node,), "repair", self.seconds, self.seconds + REPAIR_SECONDS))
         if not self._nodes:
-            first = min(self._repaired, key=lambda one: self._repaired[one])
+            first = min(self._repaired, key=lambda broken: self._repaired[broken])
             self.seconds = max(self.seconds, self._repaired.pop(first))
             self._nodes = [first]
         self._restart()
@@ -205,7 +205,7 @@ class Storm:
 
 
 def play(storm: Storm, decide: Callable[[State], Decision]) -> list[Decision]:
-    """Let a policy decide until the job is done, and return its decisions. Raises ValueError for one that cannot be."""
+    """Let a policy decide until the job is done, and return its decisions. Raises ValueError for an impossible one."""
     decisions: list[Decision] = []
     while not storm.done:
         if len(decisions) == MOST_DECISIONS:

@@ -1,4 +1,4 @@
-"""An entry's answer, which is data of an untrusted program, as a layout of the training; or why it is none."""
+"""Turns an entry's answer, data from an untrusted program, into a layout of the training, or rejects it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from labkit.challenges.step_13b.trainings import Training
 from labkit.predict import Plan
 
 MOST_STAGES = 4
-"""Slices of longer pipelines take minutes to run."""
+"""Maximum number of stages: slices of longer pipelines take minutes to run."""
 _SIZES = ("data", "pipeline", "tensor", "microbatch")
 _CHOICES: dict[str, tuple[Any, ...]] = {"zero": (0, 1), "recompute": ("none", "full")}
 

@@ -1,6 +1,6 @@
 """Measure a plan of the 13-billion challenge: the modelled time of a step, by runs of slices of it on 32 virtual GPUs.
 
-The entry runs on one rank, where it answers what the plan is; the answer is data. The solutions' modules carry it out,
+The entry runs on one rank and answers with its plan, which is data. The solutions' modules carry it out,
 on ranks that this process makes and that the entry does not see.
 """
 
@@ -22,9 +22,9 @@ from labkit.predict import Plan, Transformer
 
 FUNCTION = "plan"
 ANSWER_SECONDS = 60.0
-"""For an entry's answer, on the clock of this machine."""
+"""Time limit for an entry's answer, in seconds on the clock of this machine."""
 RUN_SECONDS = 600.0
-"""For the slices of a plan, on the clock of this machine."""
+"""Time limit for the slices of a plan, in seconds on the clock of this machine."""
 TEMPLATE = '''"""My entry for `labkit challenge step_13b`: one file, which may import torch and labkit."""
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _measured(source: str, name: str, training: Training, make: Callable[..., Cl
 
 
 def carried_out(layout: Plan, training: Training) -> Outcome:
-    """Return what a step of this layout takes."""
+    """Return the modelled time of a step of this layout."""
     shown = f"data {layout.data}, pipeline {layout.pipeline}, tensor {layout.tensor}, ZeRO {layout.zero}"
     shown += f", microbatch {layout.microbatch}, recomputation {layout.recompute}"
     plan = TrainingPlan(training.model, layout, 1)
@@ -130,7 +130,7 @@ def carried_out(layout: Plan, training: Training) -> Outcome:
 
 def _modules() -> dict[str, str]:
     exercise = catalogue.find("llm_13b")
-    return {one.name: one.source("solution")[0] for one in (*exercise.builds_on, exercise)}
+    return {needed.name: needed.source("solution")[0] for needed in (*exercise.builds_on, exercise)}
 
 
 def losses_of(plan: TrainingPlan) -> list[float]:
@@ -149,19 +149,19 @@ def _different_values(layout: Plan, training: Training) -> str:
     small = Transformer("small", max(2, layout.pipeline), 8 * layout.tensor, layout.tensor, 256, 8, tied=True)
     microbatches = min(TrainingPlan(training.model, layout, 1).microbatches, 2)
     many = replace(layout, batch=layout.data * microbatches, microbatch=1, precision="fp32")
-    one = Plan(batch=many.batch, microbatch=many.batch, precision="fp32")
+    single = Plan(batch=many.batch, microbatch=many.batch, precision="fp32")
     cluster = training.cluster
-    sizes = [(cluster.nnodes, cluster.nproc_per_node, many), (1, 1, one)]
-    found = []
+    sizes = [(cluster.nnodes, cluster.nproc_per_node, many), (1, 1, single)]
+    losses_of_both = []
     for nnodes, gpus, this in sizes:
         plan: Any = TrainingPlan(small, this, 2, learning_rate=0.01, warmup_steps=2)
         job = Job.calling(losses_of, plan, modules=_modules(), timeout=RUN_SECONDS, trace=False)
         run = virtual(nnodes=nnodes, nproc_per_node=gpus).run(job)
         if not run.ok:
             return f"a small model does not train\n{run.diagnosis()}"
-        found.append([losses for losses in run.values if losses])
-    (expected,) = found[1]
-    for losses in found[0]:
+        losses_of_both.append([losses for losses in run.values if losses])
+    (expected,) = losses_of_both[1]
+    for losses in losses_of_both[0]:
         if any(not math.isclose(mine, right, rel_tol=1e-4) for mine, right in zip(losses, expected, strict=True)):
             return f"a small model has losses {losses}, and {expected} on one rank"
     return ""

@@ -24,11 +24,11 @@ class Training:
 
     name: str
     options: Mapping[str, Any]
-    """Of `labkit.hardware.topology`."""
+    """Options of `labkit.hardware.topology`."""
     model: Transformer = GPT_13B
     batch: int = BATCH
     slowdown: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long a node computes, by its number, if it is slow."""
+    """Computing time of slow nodes as a multiple of the others', by the node's number."""
     card_share: Mapping[int, float] = field(default_factory=dict)
     """Share of the others' rate that a node's network cards have, by its number, if they are slow."""
 
@@ -38,7 +38,7 @@ class Training:
 
     @property
     def faults(self) -> list[Fault]:
-        """What makes nodes unequal on the virtual cluster."""
+        """Return the faults that make nodes unequal on the virtual cluster."""
         each = self.cluster.nproc_per_node
         slow_ranks = [slow(node * each + gpu, factor) for node, factor in self.slowdown.items() for gpu in range(each)]
         return [*slow_ranks, *(link(node=node, factor=share) for node, share in self.card_share.items())]
@@ -112,7 +112,7 @@ PUBLISHED = (
 def drawn(seed: int) -> tuple[Training, ...]:
     """Draw three trainings of the same family from a seed."""
     draw = random.Random(f"step_13b {seed}")
-    found = []
+    trainings = []
     for number in range(1, 4):
         gpu, inside = draw.choice([("a100-40gb", "nvlink3"), ("a100-80gb", "nvlink3"), ("h100-80gb", "nvlink4")])
         inside = draw.choice([inside, inside, "pcie4"])
@@ -121,5 +121,5 @@ def drawn(seed: int) -> tuple[Training, ...]:
         slowdown = {draw.randrange(nnodes): draw.choice([1.1, 1.25, 1.5])} if draw.random() < 0.5 else {}
         share = {draw.randrange(nnodes): draw.choice([0.25, 0.5])} if draw.random() < 0.5 else {}
         options = _on(gpu, inside, network, min(nics, 32 // nnodes), nnodes)
-        found.append(Training(f"drawn {number}", options, slowdown=slowdown, card_share=share))
-    return tuple(found)
+        trainings.append(Training(f"drawn {number}", options, slowdown=slowdown, card_share=share))
+    return tuple(trainings)

@@ -1,1 +1,1 @@
-"""What helps a learner on: the TODOs of an exercise, hints for them, and the reference solution after full marks."""
+"""Guidance for a learner: the TODOs of an exercise, hints for them, and the reference solution after full marks."""

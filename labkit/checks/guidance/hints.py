@@ -30,25 +30,25 @@ class Hint:
 
     todo: int
     number: int
-    """From 1, within its TODO."""
+    """Number of the hint within its TODO, from 1."""
     total: int
     """Number of hints for its TODO."""
     body: str
-    """Markdown."""
+    """Text in Markdown."""
     why: str = ""
-    """Why this TODO was chosen; empty if the learner chose it."""
+    """Reason why this TODO was chosen; empty if the learner chose it."""
 
     @property
     def head(self) -> str:
         return f"TODO {self.todo}, hint {self.number} of {self.total}"
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the hint as text for a terminal."""
         head = self.head + f" ({self.why})" * bool(self.why)
         return "\n".join([head, *textwrap.wrap(self.body, _WIDTH, break_long_words=False, break_on_hyphens=False)])
 
     def markdown(self) -> str:
-        """For a notebook."""
+        """Return the hint as Markdown for a notebook."""
         return f"**{self.head}**" + f" · {self.why}" * bool(self.why) + f"\n\n{self.body}"
 
 
@@ -75,15 +75,15 @@ def next_hint(exercise: Exercise, todo: int | None = None) -> Hint:
 def earlier_hints(exercise: Exercise, todo: int | None = None) -> list[Hint]:
     """Return all hints taken, or those for one TODO, in order. Raises `NoRubric`; `NoHint` if none was taken."""
     hints, taken = visible_rubric(exercise).hints, _taken(exercise)
-    found = [
+    earlier = [
         Hint(number, place, len(bodies), body)
         for number, bodies in sorted(hints.items())
         for place, body in enumerate(bodies[: taken.get(number, 0)], 1)
         if todo in (None, number)
     ]
-    if not found:
+    if not earlier:
         raise NoHint(f"you have taken no hints for {f'TODO {todo} of ' if todo else ''}{exercise.short_name} yet")
-    return found
+    return earlier
 
 
 def forget(exercise: Exercise) -> None:

@@ -12,9 +12,9 @@ from labkit.catalogue import Exercise
 
 _MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 _MAGIC = re.compile(r"\A(# %.*\n|\n)*")
-"""What the line of `%%exercise` has become in a saved module."""
+"""First lines of a saved module: the line of `%%exercise` is a comment there."""
 _PLAIN = "background:none"
-"""Else JupyterLab shades every other row, as if it differed."""
+"""Style of rows without a difference: JupyterLab would shade every other row, as if it differed."""
 _CONTEXT = 2
 """Equal lines shown around a difference."""
 
@@ -44,13 +44,13 @@ def rows(own: str, other: str) -> list[list[Row]]:
     """Return the differing parts of two texts, each with two equal lines around it."""
     skipped = _MAGIC.match(own)
     offset = skipped[0].count("\n") if skipped else 0
-    left, right = own.splitlines()[offset:], other.splitlines()
-    groups = difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(_CONTEXT)
-    return [[row for code in group for row in _rows(left, right, offset, *code[1:])] for group in groups]
+    own_lines, other_lines = own.splitlines()[offset:], other.splitlines()
+    groups = difflib.SequenceMatcher(None, own_lines, other_lines, autojunk=False).get_grouped_opcodes(_CONTEXT)
+    return [[row for code in group for row in _rows(own_lines, other_lines, offset, *code[1:])] for group in groups]
 
 
 def side_by_side_html(own: str, other: str) -> str:
-    """Two columns with line numbers, as HTML with inline styles; a mark in each row says which lines differ."""
+    """Return two columns with line numbers, as HTML with inline styles; a mark in each row says which lines differ."""
     parts = rows(own, other)
     if not parts:
         return "<p>Your module is the reference solution, line by line.</p>"
@@ -65,7 +65,7 @@ def side_by_side_html(own: str, other: str) -> str:
 
 
 def unified_text(own: str, other: str) -> str:
-    """The differences for a terminal: `-` marks your lines, `+` those of the reference."""
+    """Return the differences for a terminal: `-` marks your lines, `+` those of the reference."""
     lines = []
     for part in rows(own, other):
         lines.append(f"@@ line {next((row.own_line for row in part if row.own_line), 0)}")

@@ -63,20 +63,20 @@ def todo_at(exercise: Exercise, source: str, line: int) -> Todo:
     """
     lines, (function, begin) = source.splitlines(), _function(source, line)
     for text in reversed(lines[begin - 1 : line]):
-        if found := _COMMENT.match(text):
-            return Todo(int(found[1]), function, line)
+        if comment := _COMMENT.match(text):
+            return Todo(int(comment[1]), function, line)
     known = [todo.number for todo in todos(exercise) if todo.function == function]
     return Todo(known[0] if known and function else 0, function, line)
 
 
 def _gaps(text: str) -> list[Todo]:
-    found, number = [], 0
+    gaps, number = [], 0
     for line, content in enumerate(text.splitlines(), 1):
         if comment := _COMMENT.match(content):
             number = int(comment[1])
         elif _GAP.match(content) or _SOLUTION.match(content):
-            found.append(Todo(number, _function(text, line)[0], line))
-    return found
+            gaps.append(Todo(number, _function(text, line)[0], line))
+    return gaps
 
 
 def _function(text: str, line: int) -> tuple[str, int]:

@@ -87,14 +87,14 @@ class Lanes:
     def open_rows(self) -> dict[int, list[tuple[str, Row]]]:
         """Rows that each rank is writing, as (stream, row): progress bars, and lines that stay incomplete."""
         now = time.monotonic()
-        found: dict[int, list[tuple[str, Row]]] = {}
+        by_rank: dict[int, list[tuple[str, Row]]] = {}
         with self._lock:
             for (rank, stream), rows in sorted(self._rows.items()):
                 for row in rows.open_rows():
                     if row.is_bar or now - row.changed > _SETTLED_SECONDS:
                         shown = Row(cut(row.text.rstrip()), row.is_bar, row.changed)
-                        found.setdefault(rank, []).append((stream, shown))
-        return found
+                        by_rank.setdefault(rank, []).append((stream, shown))
+        return by_rank
 
     @property
     def count(self) -> int:

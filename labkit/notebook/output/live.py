@@ -75,7 +75,7 @@ class LiveRun(anywidget.AnyWidget):
 
 
 class _Pace:
-    """When to send the next state.
+    """Decides when to send the next state.
 
     While no page is open, a server buffers everything without limit, so little is sent then. An open page reports
     every 20 seconds that it is there.

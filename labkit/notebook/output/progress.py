@@ -18,10 +18,10 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 def share_of(text: str) -> float | None:
     """Progress from 0 to 1 in a text such as `45%|███…` or `epoch 3/10`; None if there is none."""
     text = _COLOUR.sub("", text)
-    if found := _PERCENT.search(text):
-        share = float(found[1]) / 100
-    elif found := _PARTS.search(text):
-        share = int(found[1]) / int(found[2]) if int(found[2]) else 2.0
+    if match := _PERCENT.search(text):
+        share = float(match[1]) / 100
+    elif match := _PARTS.search(text):
+        share = int(match[1]) / int(match[2]) if int(match[2]) else 2.0
     else:
         return None
     return share if share <= 1 else None
@@ -58,11 +58,11 @@ class Progress:
             # bars usually go to stderr, but are not errors
             lines = (OutputLine(0.0, rank, "stdout" if row.is_bar else stream, row.text) for rank, stream, row in here)
             folded = fold(lines)
-            told = [(label(line.ranks, line.stream, nproc_per_node), line.text, only(line.ranks)) for line in folded]
-            if len(told) > MOST_BARS:
-                slowest, *between, fastest = sorted(told, key=lambda bar: share_of(bar[1]) or 0.0)
-                told = [slowest, ("", f"{len(between)} more between these two", -1), fastest]
-            shown += told
+            entries = [(label(line.ranks, line.stream, nproc_per_node), line.text, only(line.ranks)) for line in folded]
+            if len(entries) > MOST_BARS:
+                slowest, *between, fastest = sorted(entries, key=lambda bar: share_of(bar[1]) or 0.0)
+                entries = [slowest, ("", f"{len(between)} more between these two", -1), fastest]
+            shown += entries
         return shown[: 3 * MOST_BARS]
 
 

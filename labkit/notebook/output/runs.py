@@ -21,7 +21,7 @@ class Record:
     """`4 ranks`."""
     seconds: float = 0.0
     ended: str = "running"
-    """How it ended, in a few words."""
+    """End of the run, in a few words."""
     text: str = ""
     """Output of the ranks."""
     result: str = ""

@@ -26,8 +26,8 @@ def reveal(shell: InteractiveShell, exercise: Exercise, question: Question) -> A
     """Return the answer, if the learner has tried often enough."""
     before = attempt_at(exercise, question)
     if not before.may_reveal and not before.seen:
-        left = TRIES_BEFORE_REVEAL - before.tries
-        text = f"Try {left} more time{'s' * (left > 1)} first." if left > 0 else before.text
+        remaining = TRIES_BEFORE_REVEAL - before.tries
+        text = f"Try {remaining} more time{'s' * (remaining > 1)} first." if remaining > 0 else before.text
         return _saved(exercise, question, before.given, Reply(Verdict.UNREAD, text))
     with contextlib.redirect_stdout(io.StringIO()):
         reply = question.reveal(shell.user_ns)

@@ -52,7 +52,7 @@ def _show_reply(attempt: Attempt) -> None:
 
 
 def _ask(shell: InteractiveShell, exercise: Exercise, question: Question) -> None:
-    """Show the question, and below it where to answer: where there is no kernel, how."""
+    """Show the question, and below it the widget for the answer, or without a kernel, how to answer."""
     from labkit.notebook.questions.widget import QuestionWidget
 
     display({"text/markdown": question.text, "text/plain": question.text}, raw=True)
@@ -64,9 +64,9 @@ def _ask(shell: InteractiveShell, exercise: Exercise, question: Question) -> Non
 
 
 def _how_to_answer(question: Question) -> str:
-    """Markdown for a reader without a kernel. It does not depend on what was answered: it is compared between runs."""
+    """Markdown for a reader without a kernel. It does not depend on answers: runs are compared by it."""
     if isinstance(question, Choice):
         listed = "".join(f"{number}. {option}\n" for number, option in enumerate(question.options, 1))
         return f"{listed}\n*To answer, run this cell, or `%question {question.name} 1`, 2, ...*"
-    what = "LINE" if isinstance(question, Line) else "NUMBER"
-    return f"*To answer, run this cell, or `%question {question.name} {what}`.*"
+    placeholder = "LINE" if isinstance(question, Line) else "NUMBER"
+    return f"*To answer, run this cell, or `%question {question.name} {placeholder}`.*"

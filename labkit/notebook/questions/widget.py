@@ -25,9 +25,9 @@ class QuestionWidget(anywidget.AnyWidget):
     _esm = _STATIC / "question.js"
     _css = _STATIC / "question.css"
     about = traitlets.Dict().tag(sync=True)
-    """What to ask: kind, name, label, unit, options, button."""
+    """The question: kind, name, label, unit, options, button."""
     attempt = traitlets.Dict().tag(sync=True)
-    """The last attempt: its number, what was given, the verdict, the reply as HTML, whether the answer is offered."""
+    """The last attempt: its number, the input, the verdict, the reply as HTML, whether the answer is offered."""
 
     def __init__(self, shell: InteractiveShell, exercise: Exercise, question: Question, attempt: Attempt) -> None:
         self._shell, self._exercise, self._question = shell, exercise, question
@@ -46,7 +46,7 @@ class QuestionWidget(anywidget.AnyWidget):
         self.attempt = self._shown(attempt)
 
     def _shown(self, attempt: Attempt) -> dict[str, Any]:
-        self._count += 1  # so that the page hears of an attempt that equals the one before
+        self._count += 1  # so that the page is notified of an attempt that equals the previous one
         return {
             "count": self._count,
             "given": attempt.given,

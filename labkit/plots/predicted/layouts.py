@@ -36,10 +36,10 @@ def layouts(search: Search, title: str = "") -> Picture:
         raise ValueError("the search must have a layout that can be predicted, got none")
     limit = min(made.memory_gb for made in tried)
     reasons = search.reasons()
-    said = [f"{number:,} out, such as: {why}" for why, number in reasons[:MOST_REASONS]]
+    reason_lines = [f"{number:,} out, such as: {why}" for why, number in reasons[:MOST_REASONS]]
     if len(reasons) > MOST_REASONS:
-        said.append(f"{sum(number for _, number in reasons[MOST_REASONS:]):,} out for other reasons")
-    picture = Picture(height=3.7 + 0.17 * len(said), alt=_describe(search, limit, title))
+        reason_lines.append(f"{sum(number for _, number in reasons[MOST_REASONS:]):,} out for other reasons")
+    picture = Picture(height=3.7 + 0.17 * len(reason_lines), alt=_describe(search, limit, title))
     axes = picture.add_subplot()
     what = title or f"{tried[0].model.name} on {count(tried[0].plan.ranks, 'GPU')}"
     numbers = f"{count(len(search.found), 'layout')} possible, {len(search.rejected):,} out"
@@ -57,7 +57,7 @@ def layouts(search: Search, title: str = "") -> Picture:
         said_of_best = f"best: {duration(best.step_seconds)}\n" + layout_words(best).replace(", ", "\n")
         handles.insert(0, Line2D([], [], linestyle="", marker="o", markersize=11, label=said_of_best, **ring))
     picture.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
-    picture.supxlabel("\n".join(said), x=0.01, ha="left", fontsize=8.5)
+    picture.supxlabel("\n".join(reason_lines), x=0.01, ha="left", fontsize=8.5)
     return picture
 
 
@@ -69,20 +69,20 @@ def layout_words(made: Prediction) -> str:
     """Format as `data 4, tensor 8, ZeRO 1`, without axes of size 1."""
     plan = made.plan
     axes = {"data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline, "context": plan.context}
-    said = [f"{name} {ranks}" for name, ranks in axes.items() if ranks > 1] or ["one GPU"]
+    words = [f"{name} {ranks}" for name, ranks in axes.items() if ranks > 1] or ["one GPU"]
     if plan.chunks > 1:
-        said.append(f"{plan.chunks} chunks")
+        words.append(f"{plan.chunks} chunks")
     if plan.zero:
-        said.append(f"ZeRO {plan.zero}")
-    return ", ".join([*said, f"microbatch {plan.microbatch}"])
+        words.append(f"ZeRO {plan.zero}")
+    return ", ".join([*words, f"microbatch {plan.microbatch}"])
 
 
 def _scatter(axes: Axes, made: list[Prediction] | tuple[Prediction, ...], *, filled: bool) -> None:
     for how, (mark, area, colour) in _LOOKS.items():
-        of = [one for one in made if one.plan.recompute == how]
+        of = [case for case in made if case.plan.recompute == how]
         face = colour if filled else "none"
         axes.scatter(
-            [held_gb(one) for one in of], [one.step_seconds for one in of], area, marker=mark, facecolors=face,
+            [held_gb(case) for case in of], [case.step_seconds for case in of], area, marker=mark, facecolors=face,
             edgecolors=colour, linewidths=0.7, alpha=0.6,
         )  # fmt: skip
 
@@ -102,7 +102,7 @@ def _scales(axes: Axes) -> None:
 
 
 def _legend(tried: list[Prediction], some_out: bool) -> list[Line2D]:
-    used = {one.plan.recompute for one in tried}
+    used = {prediction.plan.recompute for prediction in tried}
     handles = [
         Line2D([], [], linestyle="", marker=mark, color=colour, label=f"recompute {how}")
         for how, (mark, _, colour) in _LOOKS.items()
@@ -116,11 +116,11 @@ def _legend(tried: list[Prediction], some_out: bool) -> list[Line2D]:
 
 
 def _describe(search: Search, limit: float, title: str) -> str:
-    said = f"{title or 'All layouts'}: time of a step over memory of the fullest rank, predicted. "
+    text = f"{title or 'All layouts'}: time of a step over memory of the fullest rank, predicted. "
     if search.found:
         best = search.found[0]
-        said += f"The best of {len(search.found)} takes {duration(best.step_seconds)} and {held_gb(best):.3g} GB of "
-        said += f"{limit:g}: {layout_words(best)}, recompute {best.plan.recompute}. "
+        text += f"The best of {len(search.found)} takes {duration(best.step_seconds)} and {held_gb(best):.3g} GB of "
+        text += f"{limit:g}: {layout_words(best)}, recompute {best.plan.recompute}. "
     else:
-        said += f"None fits into {limit:g} GB. "
-    return said + "; ".join(f"{number} out, such as: {why}" for why, number in search.reasons()) + "."
+        text += f"None fits into {limit:g} GB. "
+    return text + "; ".join(f"{number} out, such as: {why}" for why, number in search.reasons()) + "."

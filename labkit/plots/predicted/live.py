@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labkit.predict.running import ScalingPoint
 
 WIDTH = 760
-"""Pixels: about the width of a notebook cell."""
+"""Width in pixels: about that of a notebook cell."""
 _BAR = 30
 _LETTER = 6.6
 """Approximate width of a letter in pixels, at a font size of 12 pixels."""
@@ -58,27 +58,27 @@ def _step(made: Prediction) -> str:
             each = ", ".join(f"{term.name} {duration(term.seconds)}" for term in of)
             share = made.seconds(kind) / made.step_seconds
             kinds.append((colour, f"<b>{kind} {share:.1%}</b>: {html.escape(each)}"))
-    said = f"time of a step, predicted: {duration(made.step_seconds)}"
-    return _heading(said) + _bar(pieces, made.step_seconds / size, unit, said) + _legend(kinds)
+    caption = f"time of a step, predicted: {duration(made.step_seconds)}"
+    return _heading(caption) + _bar(pieces, made.step_seconds / size, unit, caption) + _legend(kinds)
 
 
 def _memory(made: Prediction) -> str:
     held = {name: nbytes / 1e9 for name, nbytes in made.memory.categories().items() if nbytes}
     limit, total = made.memory_gb, sum(held.values())
-    said = f"memory of the fullest rank, predicted: {size(1e9 * total)} of {limit:g} GB" + (
+    caption = f"memory of the fullest rank, predicted: {size(1e9 * total)} of {limit:g} GB" + (
         "" if made.fits else ": does not fit"
     )
     pieces = [(name, palette.HELD[name], gb) for name, gb in held.items()]
     legend = [(palette.HELD[name], f"{name} {size(1e9 * gb).replace(' ', '&nbsp;')}") for name, gb in held.items()]
     legend.append((palette.CAPACITY, f"capacity {limit:g}&nbsp;GB"))
-    return _heading(said) + _bar(pieces, 1.02 * max(limit, total), "GB", said, limit) + _legend(legend, line=" ")
+    return _heading(caption) + _bar(pieces, 1.02 * max(limit, total), "GB", caption, limit) + _legend(legend, line=" ")
 
 
-def _heading(said: str) -> str:
-    return f"<div style='font-size:13px;margin:8px 0 2px'>{html.escape(said)}</div>"
+def _heading(text: str) -> str:
+    return f"<div style='font-size:13px;margin:8px 0 2px'>{html.escape(text)}</div>"
 
 
-def _bar(pieces: Iterable[Piece], whole: float, unit: str, said: str, limit: float | None = None) -> str:
+def _bar(pieces: Iterable[Piece], whole: float, unit: str, caption: str, limit: float | None = None) -> str:
     """Draw a stacked bar over an axis from 0 to `whole`, with names where they fit, and a line at `limit`."""
     drawn, at = [], 0.0
     for name, colour, value in pieces:
@@ -93,7 +93,7 @@ def _bar(pieces: Iterable[Piece], whole: float, unit: str, said: str, limit: flo
     if limit is not None:
         place = f"{WIDTH * limit / whole:.1f}"
         drawn.append(f"<line x1='{place}' x2='{place}' y2='{_BAR + 4}' stroke='{palette.CAPACITY}' stroke-width='3'/>")
-    return _svg([*drawn, *_ticks(whole, unit)], _BAR + 18, said)
+    return _svg([*drawn, *_ticks(whole, unit)], _BAR + 18, caption)
 
 
 def _ticks(whole: float, unit: str) -> list[str]:
@@ -148,26 +148,26 @@ def _efficiency(made: Prediction, studies: Mapping[str, Sequence[ScalingPoint]])
         y = next(y + by for by in (0, 14, -14, 28) if all(abs(y + by - other) >= 12 for other in ends))
         ends.append(y)
         drawn.append(f"<text x='{x + 9:.1f}' y='{y + 4:.1f}' fill='{colour}' {halo}>{html.escape(name)}</text>")
-    said = "scaling efficiency, predicted; filled: these GPUs"
+    caption = "scaling efficiency, predicted; filled: these GPUs"
     spoken = "; ".join(
         f"{name}: " + ", ".join(f"{point.efficiency:.0%} with {point.gpus} GPUs" for point in points)
         for name, points in studies.items()
     )
-    return _heading(said) + _svg(drawn, top + height + 24, f"scaling efficiency, predicted, {spoken}")
+    return _heading(caption) + _svg(drawn, top + height + 24, f"scaling efficiency, predicted, {spoken}")
 
 
-def _svg(drawn: Sequence[str], height: float, said: str) -> str:
+def _svg(drawn: Sequence[str], height: float, caption: str) -> str:
     return (
         f"<svg viewBox='0 0 {WIDTH} {height:g}' style='width:100%;display:block;font:12px sans-serif' "
         "fill='currentColor' "
-        f"role='img' aria-label='{html.escape(said, quote=True)}'>{''.join(drawn)}</svg>"
+        f"role='img' aria-label='{html.escape(caption, quote=True)}'>{''.join(drawn)}</svg>"
     )
 
 
 def _legend(rows: Sequence[tuple[str, str]], line: str = "<br>") -> str:
     gap = "margin-right:12px;display:inline-block"
     box = "display:inline-block;width:10px;height:10px;border:1px solid #999;margin-right:5px"
-    said = line.join(
+    entries = line.join(
         f"<span style='{gap}'><span style='{box};background:{colour}'></span>{words}</span>" for colour, words in rows
     )
-    return f"<div style='line-height:1.5'>{said}</div>"
+    return f"<div style='line-height:1.5'>{entries}</div>"

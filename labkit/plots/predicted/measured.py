@@ -67,11 +67,11 @@ def errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _describe(runs: Mapping[str, Sequence[tuple[float, float]]], quantity: str, band: float, title: str) -> str:
-    said = []
+    sentences = []
     for source, pairs in runs.items():
         mean, bias = errors(pairs)
         within = sum(abs(predicted / measured - 1) <= band for measured, predicted in pairs)
-        said.append(
+        sentences.append(
             f"{source}: {count(len(pairs), 'run')}, {within} within {band:.0%}, mean error {mean:.1%}, bias {bias:+.1%}"
         )
-    return f"{title or 'Predicted beside measured'}: {quantity}, by source. {'; '.join(said)}."
+    return f"{title or 'Predicted beside measured'}: {quantity}, by source. {'; '.join(sentences)}."

@@ -83,12 +83,12 @@ def _cost(point: ScalingPoint, samples: float, price: float | None) -> tuple[flo
 
 def _describe(studies: Mapping[str, Sequence[ScalingPoint]], samples: float, price: float | None, title: str) -> str:
     unit = "dollars" if price else "GPU hours"
-    said = []
+    sentences = []
     for name, points in studies.items():
         parts = []
         for point in points:
             hours, cost = _cost(point, samples, price)
             parts.append(f"{point.efficiency:.0%} with {point.gpus} GPUs, {hours:,.3g} hours, {cost:,.0f} {unit}")
-        said.append(f"{name}: {'; '.join(parts)}")
+        sentences.append(f"{name}: {'; '.join(parts)}")
     names = ", ".join(studies)
-    return f"{title or 'As GPUs are added'}: efficiency and cost of {names}, predicted. {'. '.join(said)}."
+    return f"{title or 'As GPUs are added'}: efficiency and cost of {names}, predicted. {'. '.join(sentences)}."

@@ -1,1 +1,1 @@
-"""Pictures of schedules: what a rank does when, and for whom it waits."""
+"""Pictures of schedules: what a rank does when, and which ranks it waits for."""

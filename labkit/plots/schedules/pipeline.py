@@ -49,14 +49,14 @@ def pipeline(
 
     picture = Picture(height=min(0.42 * ranks + 1.4, 6.0))
     microbatches = 1 + max(row[3] for row in actions)
-    what = f"{count(ranks, 'rank')}, {count(microbatches, 'microbatch').replace('chs', 'ches')}"
+    subject = f"{count(ranks, 'rank')}, {count(microbatches, 'microbatch').replace('chs', 'ches')}"
     picture.alt = (
-        f"{title or 'Pipeline'} of {what}. Share of the ranks' time without work: {bubble:.0%}. "
+        f"{title or 'Pipeline'} of {subject}. Share of the ranks' time without work: {bubble:.0%}. "
         f"{f'After {at:g} {unit}: a' if at is not None else 'A'}ctivations kept{' at most' * (at is None)}, by rank: "
         f"{', '.join(map(str, most))}."
     )
     axes = picture.add_subplot()
-    axes.set_title(f"{title or 'Pipeline'} · {what} · bubble {bubble:.0%}", loc="left", fontsize=11)
+    axes.set_title(f"{title or 'Pipeline'} · {subject} · bubble {bubble:.0%}", loc="left", fontsize=11)
     axes.set_xlabel(f"time ({unit})")
     axes.set_ylabel("rank")
     axes.set_xlim(0, span / scale)

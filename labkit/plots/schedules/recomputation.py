@@ -68,15 +68,15 @@ def recomputation(layers: int, segments: int, done: int) -> Picture:
         raise ValueError(f"done must be 0 to {len(steps)}, got {done}")
     holding, length = held(layers, segments, done), layers // segments
     most = max(len(held(layers, segments, number)) for number in range(len(steps) + 1))
-    what = f"{count(layers, 'layer')} in {count(segments, 'segment')}"
+    subject = f"{count(layers, 'layer')} in {count(segments, 'segment')}"
     now = f"{_WORDS[steps[done - 1].work]} of layer {steps[done - 1].layer}" if done else "before the first layer"
     picture = Picture(
         height=3.2,
-        alt=f"Checkpointing of {what}, step {done} of {len(steps)}. Last: {now}. Held: the inputs of "
+        alt=f"Checkpointing of {subject}, step {done} of {len(steps)}. Last: {now}. Held: the inputs of "
         f"{count(len(holding), 'layer')}, at most {most}.",
     )
     axes = picture.add_subplot()
-    axes.set_title(f"{what} · {now} · {len(holding)} held, at most {most}", loc="left", fontsize=11)
+    axes.set_title(f"{subject} · {now} · {len(holding)} held, at most {most}", loc="left", fontsize=11)
     axes.set_xlim(-1.6, layers - 0.4)
     axes.set_ylim(4.6, -0.7)
     axes.set_axis_off()

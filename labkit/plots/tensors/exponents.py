@@ -64,8 +64,8 @@ def exponents(values: Tensor, scale: float = 1.0, dtype: torch.dtype = torch.flo
     axes.set_title(title or f"What {name} makes of them", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     picture.legend(loc="outside lower center", ncols=len(FATES), frameon=False, fontsize=9)
-    found = ", ".join(f"{share.sum():.3g} % {what}" for what, share in shares.items())
-    picture.alt = f"Histogram of the sizes of numbers by powers of two, and what {name} makes of each. {found}."
+    summary = ", ".join(f"{share.sum():.3g} % {what}" for what, share in shares.items())
+    picture.alt = f"Histogram of the sizes of numbers by powers of two, and what {name} makes of each. {summary}."
     return picture
 
 

@@ -26,7 +26,7 @@ def heat_maps(matrices: Mapping[str, Tensor], title: str = "", rows: str = "", c
         raise ValueError(f"matrices must have two dimensions, got {tuple(matrices[odd[0]].shape)} for {odd[0]!r}")
     signed = any(bool((matrix < 0).any()) for matrix in matrices.values())
     values = {name: matrix.detach().float().cpu().numpy() for name, matrix in matrices.items()}
-    limit = max((float(abs(one).max(initial=0)) for one in values.values()), default=0) or 1.0
+    limit = max((float(abs(array).max(initial=0)) for array in values.values()), default=0) or 1.0
     lines = math.ceil(len(values) / _COLUMNS)
     picture = Picture(height=0.9 + 1.35 * lines, alt=_describe(matrices, title))
     grid = picture.subplots(lines, min(_COLUMNS, len(values)), squeeze=False, sharex=True, sharey=True)

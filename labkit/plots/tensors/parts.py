@@ -14,7 +14,7 @@ from labkit.plots import palette
 from labkit.plots.picture import WIDTH, Picture, plain
 
 Chunk = tuple[tuple[int, ...] | None, tuple[int, ...]]
-"""How often each rank's part is in it, by rank, and how often it should be; None: it is no sum of parts."""
+"""How often each rank's part is in the chunk, by rank, and how often it should be; None: it is no sum of parts."""
 
 _CELL = 0.3
 """Size of a cell in inches."""
@@ -44,7 +44,7 @@ _LEGEND = (_MISSING, _THERE, _TOO_OFTEN, _FOREIGN, _UNREADABLE)
 class _Grid(NamedTuple):
     heading: str
     label: str
-    """Of the columns."""
+    """Label of the columns."""
     columns: Sequence[str]
     chunks: Sequence[Chunk]
 
@@ -56,21 +56,21 @@ def part_grids(results: Mapping[int, Sequence[Chunk]], said: str, title: str = "
     said: the same in words, for the alternative text.
     """
     if all(len(chunks) == 1 for chunks in results.values()):
-        what, grids = "whose part is in which result", [_by_rank(results)]
+        subject, grids = "whose part is in which result", [_by_rank(results)]
     else:
-        what, grids = "whose part is in which chunk", _by_chunk(results)
+        subject, grids = "whose part is in which chunk", _by_chunk(results)
     ranks = max(len(wanted) for grid in grids for _, wanted in grid.chunks)
     broad = _CELL * max(len(grid.columns) for grid in grids) + _BESIDE
     across = min(len(grids), max(1, int((WIDTH - 0.3) / broad)))
     down = ceil(len(grids) / across)
     shown = {look for grid in grids for chunk in grid.chunks for look in _looks(chunk)}
     legend = [look for look in _LEGEND if look in shown]
-    title = f"{what.capitalize()} · {title}" if title else what.capitalize()
+    title = f"{subject.capitalize()} · {title}" if title else subject.capitalize()
     width = max(across * broad + 0.3, 0.08 * len(title) + 0.4, 1.7 * len(legend))
     picture = Picture(
         height=down * (_CELL * ranks + _BELOW) + 0.7,
         width=min(width, WIDTH),
-        alt=f"Grid of {what}. {said[:1].upper()}{'; '.join(said[1:].splitlines())}.",
+        alt=f"Grid of {subject}. {said[:1].upper()}{'; '.join(said[1:].splitlines())}.",
     )
     picture.suptitle(title, x=0.01, ha="left", fontsize=11)
     subplots = picture.subplots(down, across, squeeze=False, gridspec_kw={"wspace": 0.1}).ravel()
@@ -94,9 +94,9 @@ def _by_chunk(results: Mapping[int, Sequence[Chunk]]) -> list[_Grid]:
     for rank, chunks in results.items():
         alike.setdefault(tuple(chunks), []).append(rank)
     grids = []
-    for found, ranks in alike.items():
+    for same_chunks, ranks in alike.items():
         heading = f"on rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
-        grids.append(_Grid(heading, "chunk", [str(chunk) for chunk in range(len(found))], found))
+        grids.append(_Grid(heading, "chunk", [str(chunk) for chunk in range(len(same_chunks))], same_chunks))
     return grids
 
 
@@ -122,7 +122,7 @@ def _draw(axes: Axes, grid: _Grid, ranks: int) -> None:
 
 
 def _looks(chunk: Chunk) -> list[_Look | None]:
-    """The look of each rank's part; None where none belongs and none is."""
+    """Return the look of each rank's part; None where it does not belong and is not there."""
     seen, wanted = chunk
     if seen is None:
         return [_UNREADABLE if due else None for due in wanted]

@@ -114,11 +114,11 @@ def columns(trace: Trace, rank: int, began: float, ended: float) -> tuple[Array,
 
 def _alike(trace: Trace) -> list[list[int]]:
     """Group ranks with equal peaks, highest peaks first. Ranks that held nothing are left out."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(trace.world_size):
         if trace.peak_memory(rank):
-            found.setdefault(tuple(trace.peak_by_category(rank).values()), []).append(rank)
-    return [found[key] for key in sorted(found, key=sum, reverse=True)]
+            groups.setdefault(tuple(trace.peak_by_category(rank).values()), []).append(rank)
+    return [groups[key] for key in sorted(groups, key=sum, reverse=True)]
 
 
 def _describe(trace: Trace, panels: list[list[int]], capacity: float | None) -> str:

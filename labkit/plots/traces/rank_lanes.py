@@ -27,9 +27,9 @@ class RankLanes:
 
     ranks: Sequence[int]
     ranks_per_machine: int
-    """0: not known."""
+    """Number of ranks on each machine; 0: unknown."""
     chosen: str = ""
-    """Which ranks have a lane, in words, if some have none."""
+    """Ranks that have a lane, in words, if some have none."""
 
     @classmethod
     def of(cls, trace: Trace) -> RankLanes:

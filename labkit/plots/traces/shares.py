@@ -29,8 +29,8 @@ def overlap(trace: Trace, title: str = "") -> Picture:
     times = busy(trace)
     unit, unit_seconds = time_unit(trace.seconds)
     mean = _mean([time.overlap for time in times if time.hidden + time.exposed > 0])
-    found = "no communication" if mean is None else f"{mean:.0%} of communication is hidden"
-    picture, axes = _lanes(trace, len(times), f"{title or 'Overlap'} · {found}", unit)
+    summary = "no communication" if mean is None else f"{mean:.0%} of communication is hidden"
+    picture, axes = _lanes(trace, len(times), f"{title or 'Overlap'} · {summary}", unit)
     picture.alt = f"Overlap of communication with computing on {count(len(times), 'rank')}, {trace.clock}. " + (
         f"Hidden, as a share of communication: {_shares([time.overlap for time in times])}."
     )

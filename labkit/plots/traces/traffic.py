@@ -18,7 +18,7 @@ MOST_RANKS_WITH_NUMBERS = 12
 def traffic_matrix(trace: Trace, title: str = "") -> Picture:
     """Draw bytes sent in messages, a row per sender and a column per receiver; no colour means none.
 
-    If all pairs send equally much, one colour stands for that number of bytes; else a colour bar gives the scale.
+    If all pairs send equally much, one colour means that number of bytes; else a colour bar gives the scale.
 
     Only point-to-point messages count; the trace does not contain the traffic inside library collectives.
     """

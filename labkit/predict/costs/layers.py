@@ -144,18 +144,18 @@ def _tensor_traffic(model: Transformer, plan: Plan, wires: Wires, forward: float
     nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes
     if plan.sequence_parallel:
         gathered = nbytes * plan.gathered_bytes / plan.value_bytes
-        one = wires.reduce_scatter(nbytes, members) + wires.all_gather(gathered, members)
+        pair = wires.reduce_scatter(nbytes, members) + wires.all_gather(gathered, members)
     else:
-        one = wires.all_reduce(nbytes, members)
+        pair = wires.all_reduce(nbytes, members)
     passes = 2.0
     if plan.recompute == "full":
         passes += plan.recomputed_layers * (0.5 if plan.early_stop else 1)
     launches = round(4 * passes + 2) if plan.sequence_parallel else round(2 * passes)
     if plan.overlap_tensor:
         # all but the first piece of each overlaps the product it belongs to
-        ahead = 2 * (passes - 1) * max(0.25 * one, one - forward / 2)
-        return ahead + 2 * max(0.25 * one, one - weights / 2), launches
-    return 2 * passes * one, launches
+        ahead = 2 * (passes - 1) * max(0.25 * pair, pair - forward / 2)
+        return ahead + 2 * max(0.25 * pair, pair - weights / 2), launches
+    return 2 * passes * pair, launches
 
 
 def _context_traffic(model: Transformer, plan: Plan, wires: Wires, attention: float) -> float:
@@ -164,10 +164,10 @@ def _context_traffic(model: Transformer, plan: Plan, wires: Wires, attention: fl
         return 0.0
     members = group(plan.context, plan.tensor, wires.cluster)
     block = 2 * plan.microbatch * model.sequence / plan.context * model.kv_width / plan.tensor * plan.value_bytes
-    one = wires.send(block, inside=members.nodes == 1)
+    hop = wires.send(block, inside=members.nodes == 1)
     step = attention / plan.context
-    forward = (plan.context - 1) * max(0.0, one - step)
-    return forward + (plan.context - 1) * max(0.0, 2 * one - 2.5 * step)
+    forward = (plan.context - 1) * max(0.0, hop - step)
+    return forward + (plan.context - 1) * max(0.0, 2 * hop - 2.5 * step)
 
 
 def _expert_traffic(model: Transformer, plan: Plan, wires: Wires) -> float:

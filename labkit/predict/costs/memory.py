@@ -41,7 +41,7 @@ class Memory(NamedTuple):
     parameter_count: float
     """Number of the stage's parameters that a rank would hold without ZeRO."""
     moment: str
-    """When the peak occurs: loss, backward, end of backward or optimizer."""
+    """Moment of the peak: loss, backward, end of backward or optimizer."""
     parameters: float
     gradients: float
     optimizer: float
@@ -144,7 +144,7 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
     expert = model.experts * model.mlp_parameters
     layer = (model.layer_parameters - expert + expert / plan.expert) / plan.tensor
     last = plan.pipeline - 1
-    found = []
+    stages = []
     alike: dict[tuple[int, bool, bool], _Peak] = {}
     for stage, count in enumerate(layers):
         flying, deferred = in_flight(plan, stage), weights_waiting(plan, stage)
@@ -167,8 +167,8 @@ def transformer_memory(model: Transformer, plan: Plan, layers: Sequence[int]) ->
                 plan, count * layer + ends, ends, layer, count * one, logits if stage == last else 0.0, whole - thrifty,
                 working,
             )  # fmt: skip
-        found.append(alike[key].of(stage, count, kept))
-    return found
+        stages.append(alike[key].of(stage, count, kept))
+    return stages
 
 
 class _Peak:

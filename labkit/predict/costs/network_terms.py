@@ -32,7 +32,10 @@ def network_terms(
         constants = replace(constants, passes_share=constants.plain_passes_share)
     wires = Wires(cluster, constants)
     processors = [Processor(gpu, plan.dtype, constants, plan.attention) for gpu in cluster.kinds]
-    network = max((_network(block, plan, one, constants) for one in processors), key=lambda one: one.seconds)
+    network = max(
+        (_network(block, plan, processor, constants) for processor in processors),
+        key=lambda layer: layer.seconds,
+    )
     return [
         _forward(plan, network),
         _backward(plan, network),
@@ -55,24 +58,24 @@ def _network(block: Block, plan: Plan, processor: Processor, constants: Constant
 
 def _forward(plan: Plan, network: Layer) -> Term:
     """m x the forward of one microbatch, each product under the roofline (Williams et al. 2009)."""
-    m, one = plan.microbatches, network.forward
-    return Term("forward", "compute", m * one, f"{m} microbatches x {in_ms(one)} of products and passes", ROOFLINE)
+    m, each = plan.microbatches, network.forward
+    return Term("forward", "compute", m * each, f"{m} microbatches x {in_ms(each)} of products and passes", ROOFLINE)
 
 
 def _backward(plan: Plan, network: Layer) -> Term:
     """m x the backward of one microbatch: two products for each one of forward."""
-    m, one = plan.microbatches, network.inputs + network.weights
-    return Term("backward", "compute", m * one, f"{m} x {in_ms(one)}: each product twice", ROOFLINE)
+    m, each = plan.microbatches, network.inputs + network.weights
+    return Term("backward", "compute", m * each, f"{m} x {in_ms(each)}: each product twice", ROOFLINE)
 
 
 def _recomputation(plan: Plan, network: Layer) -> Term:
     """m x the forward of one microbatch, which backward computes again (Chen et al. 2016)."""
-    m, one = plan.microbatches, network.again
-    return Term("recomputation", "compute", m * one, f"{m} x {in_ms(one)}: forward again", "Chen et al. 2016")
+    m, each = plan.microbatches, network.again
+    return Term("recomputation", "compute", m * each, f"{m} x {in_ms(each)}: forward again", "Chen et al. 2016")
 
 
 def _launches(plan: Plan, network: Layer) -> Term:
     """m x (kernels x host time of a launch - GPU time), at least 0."""
-    m, one, busy = plan.microbatches, network.host, network.forward + network.backward
-    formula = f"{m} x (kernels x host time - GPU time = {in_ms(busy + one)} - {in_ms(busy)})"
-    return Term("launches", "waiting", m * one, formula, "kernels cannot start before launch")
+    m, each, busy = plan.microbatches, network.host, network.forward + network.backward
+    formula = f"{m} x (kernels x host time - GPU time = {in_ms(busy + each)} - {in_ms(busy)})"
+    return Term("launches", "waiting", m * each, formula, "kernels cannot start before launch")

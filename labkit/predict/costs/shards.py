@@ -28,7 +28,7 @@ long ring's steps few: Megatron-Core's default (`DistributedDataParallelConfig.b
 
 
 class _Sharing(NamedTuple):
-    """What the ranks that hold the same parameters send one another, and what can hide it."""
+    """Traffic among the ranks that hold the same parameters, and the computing that can hide it."""
 
     plan: Plan
     wires: Wires

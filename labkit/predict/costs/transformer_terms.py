@@ -48,24 +48,24 @@ def transformer_terms(
 
 def _forward(plan: Plan, stages: Stages) -> Term:
     """m L x the forward of one layer, each product under the roofline (Williams et al. 2009)."""
-    m, count, one = plan.microbatches, stages.slowest_layers, stages.layer.forward
-    formula = f"{m} microbatches x {count} layers of the slowest stage x {in_ms(one)} of products and passes"
-    return Term("forward", "compute", m * count * one, formula, ROOFLINE)
+    m, count, each = plan.microbatches, stages.slowest_layers, stages.layer.forward
+    formula = f"{m} microbatches x {count} layers of the slowest stage x {in_ms(each)} of products and passes"
+    return Term("forward", "compute", m * count * each, formula, ROOFLINE)
 
 
 def _backward(plan: Plan, stages: Stages) -> Term:
     """m L x the backward of one layer: two products for each one of forward, in fused attention 2.5 times its FLOPs
     (Dao 2023)."""
-    m, count, one = plan.microbatches, stages.slowest_layers, stages.layer.inputs + stages.layer.weights
-    formula = f"{m} x {count} x {in_ms(one)}: each product twice, attention 2.5 times"
-    return Term("backward", "compute", m * count * one, formula, ROOFLINE)
+    m, count, each = plan.microbatches, stages.slowest_layers, stages.layer.inputs + stages.layer.weights
+    formula = f"{m} x {count} x {in_ms(each)}: each product twice, attention 2.5 times"
+    return Term("backward", "compute", m * count * each, formula, ROOFLINE)
 
 
 def _recomputation(plan: Plan, stages: Stages) -> Term:
     """m L x what backward computes again in one layer: all of forward, or attention only (Korthikanti et al. 2022)."""
-    m, count, one = plan.microbatches, stages.slowest_layers, stages.layer.again
-    formula = f"{plan.recompute}: {m} x {count} x {in_ms(one)} of forward again"
-    return Term("recomputation", "compute", m * count * one, formula, "Korthikanti et al. 2022")
+    m, count, each = plan.microbatches, stages.slowest_layers, stages.layer.again
+    formula = f"{plan.recompute}: {m} x {count} x {in_ms(each)} of forward again"
+    return Term("recomputation", "compute", m * count * each, formula, "Korthikanti et al. 2022")
 
 
 def _embedding_and_head(plan: Plan, stages: Stages) -> Term:
@@ -99,23 +99,23 @@ def _tensor_parallel(model: Transformer, plan: Plan, stages: Stages) -> Term:
 def _context_parallel(plan: Plan, stages: Stages) -> Term:
     """m L x the wait of ring attention for keys and values that attention on earlier ones does not hide (Liu et al.
     2023)."""
-    m, count, one = plan.microbatches, stages.slowest_layers, stages.layer.context
-    formula = f"{m} x {count} x {in_ms(one)}: keys and values that attention does not hide"
-    return Term("context parallel", "communication", m * count * one, formula, "Liu et al. 2023")
+    m, count, each = plan.microbatches, stages.slowest_layers, stages.layer.context
+    formula = f"{m} x {count} x {in_ms(each)}: keys and values that attention does not hide"
+    return Term("context parallel", "communication", m * count * each, formula, "Liu et al. 2023")
 
 
 def _expert_parallel(plan: Plan, stages: Stages) -> Term:
     """m L x the all-to-alls of one layer: two forward, two backward (Lepikhin et al. 2021)."""
-    m, count, one = plan.microbatches, stages.slowest_layers, stages.layer.expert
-    formula = f"{m} x {count} x {in_ms(one)}: all-to-all of tokens, there and back"
-    return Term("expert parallel", "communication", m * count * one, formula, "Lepikhin et al. 2021")
+    m, count, each = plan.microbatches, stages.slowest_layers, stages.layer.expert
+    formula = f"{m} x {count} x {in_ms(each)}: all-to-all of tokens, there and back"
+    return Term("expert parallel", "communication", m * count * each, formula, "Lepikhin et al. 2021")
 
 
 def _launches(plan: Plan, stages: Stages) -> Term:
     """m L x the time in which the GPU waits for the host: kernels x host time of a launch - GPU time, at least 0."""
-    m, count, one = plan.microbatches, stages.slowest_layers, stages.layer.host
-    formula = f"{m} x {count} x {in_ms(one)}: kernels x host time - GPU time"
-    return Term("launches", "waiting", m * count * one, formula, "kernels cannot start before launch")
+    m, count, each = plan.microbatches, stages.slowest_layers, stages.layer.host
+    formula = f"{m} x {count} x {in_ms(each)}: kernels x host time - GPU time"
+    return Term("launches", "waiting", m * count * each, formula, "kernels cannot start before launch")
 
 
 def _pipeline_sends(model: Transformer, plan: Plan, wires: Wires) -> Term:
@@ -125,12 +125,14 @@ def _pipeline_sends(model: Transformer, plan: Plan, wires: Wires) -> Term:
     if plan.pipeline == 1:
         return Term(name, kind, 0.0, "no pipeline", ALPHA_BETA)
     nbytes = plan.microbatch * model.sequence / plan.context * model.width * plan.value_bytes / plan.tensor
-    one = wires.send(nbytes, inside=wires.cluster.nnodes == 1)
+    each = wires.send(nbytes, inside=wires.cluster.nnodes == 1)
     rounds = (plan.pipeline - 1) + plan.microbatches * plan.chunks
     if plan.overlap:
         rounds = plan.pipeline - 1
-    formula = f"2 x {rounds} sends of {nbytes / 1e6:.3g} MB, {in_ms(one)} each: activations to the next stage, and back"
-    return Term(name, kind, 2 * rounds * one, formula, ALPHA_BETA)
+    formula = (
+        f"2 x {rounds} sends of {nbytes / 1e6:.3g} MB, {in_ms(each)} each: activations to the next stage, and back"
+    )
+    return Term(name, kind, 2 * rounds * each, formula, ALPHA_BETA)
 
 
 def _bubble(plan: Plan, stages: Stages) -> Term:

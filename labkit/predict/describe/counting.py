@@ -82,7 +82,7 @@ def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> M
         return torch.cat([there] * times) if value.ndim and value.shape[0] == batch else there
 
     try:
-        one, two = (
+        single, double = (
             watched(
                 shadow,
                 [made(value, times) for value in inputs],
@@ -91,11 +91,11 @@ def count(module: Any, *inputs: Any, name: str | None = None, **named: Any) -> M
             for times in (1, 2)
         )
     except (RuntimeError, NotImplementedError) as error:
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"{type(module).__name__} cannot be counted on shapes alone, for 1 and 2 batches: {said}"
+            f"{type(module).__name__} cannot be counted on shapes alone, for 1 and 2 batches: {reason}"
         ) from error
-    (forward, backward, saved), (more_forward, more_backward, more_saved) = one, two
+    (forward, backward, saved), (more_forward, more_backward, more_saved) = single, double
     there = (more_forward.moved - forward.moved) / batch
     back = (more_backward.moved - backward.moved) / batch
     products = tuple(_of(product, 1 / batch) for product in forward.products)

@@ -98,9 +98,9 @@ def model(name: str, *, sequence: int | None = None) -> Description:
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.4)
         offer = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(MODELS)}, mlp-784x256x10"
         raise ValueError(f"unknown model {name!r}; {offer}")
-    found = MODELS[name]
+    description = MODELS[name]
     if sequence is None:
-        return found
-    if not isinstance(found, Transformer) or found.patch_values:
+        return description
+    if not isinstance(description, Transformer) or description.patch_values:
         raise ValueError(f"{name} has no sequence length to change")
-    return replace(found, sequence=sequence)
+    return replace(description, sequence=sequence)
