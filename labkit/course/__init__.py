@@ -1,1 +1,1 @@
-"""What learners have for each exercise, besides its notebook and template; what several share is beside the phases."""
+"""Given parts, visible checks and questions of each exercise; parts that several share are beside the phases."""

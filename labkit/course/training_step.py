@@ -13,7 +13,7 @@ from labkit.course.number_arguments import require_positive
 
 
 class TrainingStep:
-    """What the trainers have in common. See there for the arguments.
+    """Base of `DDPTrainer` and `FSDPTrainer`. See there for the arguments.
 
     config: exercise 01's `DDPConfig`. Raises ValueError for an argument that cannot be used.
     """

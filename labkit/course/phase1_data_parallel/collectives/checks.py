@@ -25,7 +25,7 @@ def total(world_size: int, numel: int = 4) -> Tensor:
 
 
 def depth(world_size: int) -> int:
-    """The base-2 logarithm, rounded up."""
+    """Return the base-2 logarithm, rounded up."""
     return (world_size - 1).bit_length()
 
 

@@ -1,1 +1,1 @@
-"""What learners have for `data_loader`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `data_loader`."""

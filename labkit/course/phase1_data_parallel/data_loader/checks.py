@@ -86,11 +86,11 @@ def one_order(submission: Submission, ranks: Ranks) -> None:
     look_at="what the order depends on: seed, epoch, shuffle",
 )
 def epochs(submission: Submission, ranks: Ranks) -> None:
-    one = ranks(1)
-    zero, first, again = one.call(submission.used_by(dealt), [Args(12, 1, 0, [0, 1, 0])]).values[0]
+    single_rank = ranks(1)
+    zero, first, again = single_rank.call(submission.used_by(dealt), [Args(12, 1, 0, [0, 1, 0])]).values[0]
     expect(zero == first, "epoch 1 has the order of epoch 0").equals(False)
     expect(again, "epoch 0, a second time").equals(zero)
-    seeded = one.call(submission.used_by(dealt), [Args(12, 1, 0, [0], seed=7)]).values[0][0]
+    seeded = single_rank.call(submission.used_by(dealt), [Args(12, 1, 0, [0], seed=7)]).values[0][0]
     expect(seeded == zero, "seed=7 has the order of seed=0").equals(False)
     shares = first_epoch(submission, ranks, 7, 3, shuffle=False)
     expect(shares, "7 samples on 3 ranks, shuffle=False").equals([[0, 3, 6], [1, 4], [2, 5]])
@@ -157,8 +157,8 @@ def resume(submission: Submission, ranks: Ranks) -> None:
     # with 10 samples on 4 ranks the third round has two samples and ends the epoch
     over = ranks(4).call(submission.used_by(stopped), lambda rank: Args(10, 4, rank, 3, 3)).values
     given = [Args(10, 4, rank, over[rank][1], 3) for rank in range(4)]
-    for rank, (left, _, following) in enumerate(ranks(4).call(submission.used_by(resumed), given).values):
-        expect(left, f"rank {rank} of 4: what is left of 10 samples after 3 rounds").equals([])
+    for rank, (remaining, _, following) in enumerate(ranks(4).call(submission.used_by(resumed), given).values):
+        expect(remaining, f"rank {rank} of 4: what is left of 10 samples after 3 rounds").equals([])
         expect(following, f"rank {rank} of 4: samples of epoch 4").equals(3 if rank < 2 else 2)
 
 
@@ -177,7 +177,7 @@ def resume_elsewhere(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         for count in counts:
             given = [Args(11, count, rank, before[0][1], 1) for rank in range(count)]
             run = ranks(count).call(submission.used_by(resumed), given)
-            both = sorted(had + [index for left, _, _ in run.values for index in left])
+            both = sorted(had + [index for remaining, _, _ in run.values for index in remaining])
             expect(both, f"had by 4 ranks{read}, then by {count}, sorted").equals(list(range(11)))
 
 
@@ -263,12 +263,12 @@ def held(prefetch_factor: int) -> dict[str, Any]:
 )
 def reads_ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     factor = draw.choice([1, 2, 3])
-    found = ranks(1).call(submission.used_by(held), [Args(factor)]).values[0]
-    expect(found["unasked"], "batches read before anybody iterates").equals(0)
+    counts = ranks(1).call(submission.used_by(held), [Args(factor)]).values[0]
+    expect(counts["unasked"], "batches read before anybody iterates").equals(0)
     ahead = f"batches read ahead while the first is held, prefetch_factor={factor}"
-    expect(found["ahead"], ahead).at_least(factor)
-    expect(found["ahead"], ahead).at_most(factor)
-    expect(found["left"], "threads that go on after `break`").equals(0)
+    expect(counts["ahead"], ahead).at_least(factor)
+    expect(counts["ahead"], ahead).at_most(factor)
+    expect(counts["left"], "threads that go on after `break`").equals(0)
 
 
 HINTS = {

@@ -1,1 +1,1 @@
-"""What learners have for `process_group`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `process_group`."""

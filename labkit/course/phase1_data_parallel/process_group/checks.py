@@ -196,19 +196,19 @@ def means(submission: Submission, ranks: Ranks) -> None:
     run = ranks(4).call(
         submission.all_reduce_metrics, lambda rank: Args({"loss": 10.0**rank, "accuracy": torch.tensor(rank / 4)})
     )
-    for rank, found in enumerate(run.values):
-        expect(found, f"rank {rank} has, of the losses 1, 10, 100, 1000").equals({"loss": 277.75, "accuracy": 0.375})
+    for rank, metrics in enumerate(run.values):
+        expect(metrics, f"rank {rank} has, of the losses 1, 10, 100, 1000").equals({"loss": 277.75, "accuracy": 0.375})
     names = (["a", "b"], ["b", "a"])
     run = ranks(2).call(
         submission.all_reduce_metrics, lambda rank: Args({name: {"a": 1.0, "b": 5.0}[name] for name in names[rank]})
     )
-    for rank, found in enumerate(run.values):
+    for rank, metrics in enumerate(run.values):
         what = f"rank {rank} has, where all have a=1 and b=5, in another order"
-        expect(found, what).equals({"a": 1.0, "b": 5.0})
+        expect(metrics, what).equals({"a": 1.0, "b": 5.0})
     losses, weights = [2.0, 8.0, float("nan")], [10.0, 30.0, 0.0]
     run = ranks(3).call(submission.all_reduce_metrics, lambda rank: Args({"loss": losses[rank]}, weight=weights[rank]))
-    for rank, found in enumerate(run.values):
-        expect(found, f"rank {rank} has, of 2 for 10 samples, 8 for 30, nan for none").equals({"loss": 6.5})
+    for rank, metrics in enumerate(run.values):
+        expect(metrics, f"rank {rank} has, of 2 for 10 samples, 8 for 30, nan for none").equals({"loss": 6.5})
     # float32 has 24 bits: integers are exact up to 16,777,216
     run = ranks(2).call(submission.all_reduce_metrics, lambda rank: Args({"samples": 100_000_001}))
     expect(run.values, "what the ranks have, where both count 100000001 samples").equals(

@@ -1,1 +1,1 @@
-"""What learners have for `trainer`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `trainer`."""

@@ -132,8 +132,8 @@ def gradient(run: Run, step: int = 0) -> list[float]:
 
 def per_step(submission: Submission, ranks: Ranks, shares: Sequence[int], reduction: str) -> list[Counter[str]]:
     """Count each rank's collectives in one step: the difference between runs of two steps and of one."""
-    one, two = (trained(submission, ranks, shares, reduction, steps).trace for steps in (1, 2))
-    return [two.collective_counts(rank) - one.collective_counts(rank) for rank in range(len(shares))]
+    once, twice = (trained(submission, ranks, shares, reduction, steps).trace for steps in (1, 2))
+    return [twice.collective_counts(rank) - once.collective_counts(rank) for rank in range(len(shares))]
 
 
 @check(
@@ -192,8 +192,8 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=3, todo=3, title="flat: one all-reduce for each step", look_at="what else travels: loss, number of samples"
 )
 def flat(submission: Submission, ranks: Ranks) -> None:
-    found = per_step(submission, ranks, [1, 2, 1], "flat")
-    expect([dict(counter) for counter in found], "collectives of one step, on ranks 0-2").equals(
+    counters = per_step(submission, ranks, [1, 2, 1], "flat")
+    expect([dict(counter) for counter in counters], "collectives of one step, on ranks 0-2").equals(
         [{"all_reduce": 1}] * 3
     )
 

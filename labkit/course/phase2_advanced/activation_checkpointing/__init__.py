@@ -1,1 +1,1 @@
-"""What learners have for `activation_checkpointing`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `activation_checkpointing`."""

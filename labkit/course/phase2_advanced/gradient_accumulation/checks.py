@@ -150,9 +150,9 @@ def fell(run: Run, first: int, last: int) -> list[float]:
     look_at="what backward returns: the loss detached, and not multiplied",
 )
 def returns(submission: Submission, ranks: Ranks) -> None:
-    (found,) = ranks(1).call(submission.used_by(one_backward), [Args(torch.full((2,), 3.0))]).values
-    expect(found["loss"], "what backward() returned, for a loss of 3 over 2 samples").equals(3.0)
-    expect(found["graph"], "the returned loss has a graph").equals(False)
+    (result,) = ranks(1).call(submission.used_by(one_backward), [Args(torch.full((2,), 3.0))]).values
+    expect(result["loss"], "what backward() returned, for a loss of 3 over 2 samples").equals(3.0)
+    expect(result["graph"], "the returned loss has a graph").equals(False)
 
 
 @check(
@@ -208,10 +208,10 @@ def all_ranks(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def communication(submission: Submission, ranks: Ranks) -> None:
     mine = window([[1] * 3] * 2)
     runs = {n: on_ranks(submission, ranks, [(m * 2)[:n] for m in mine], 3) for n in (0, 2, 3, 6)}
-    found = {n: [run.trace.collective_counts(rank) for rank in range(2)] for n, run in runs.items()}
+    counters = {n: [run.trace.collective_counts(rank) for rank in range(2)] for n, run in runs.items()}
 
     def more(after: int, before: int) -> list[dict[str, int]]:
-        return [dict(Counter(a) - Counter(b)) for a, b in zip(found[after], found[before], strict=True)]
+        return [dict(Counter(a) - Counter(b)) for a, b in zip(counters[after], counters[before], strict=True)]
 
     expect(more(2, 0), "collectives of the first two microbatches of three, on ranks 0 and 1").equals([{}] * 2)
     expect(more(3, 2), "collectives at the window's end").equals([{"all_reduce": 1}] * 2)

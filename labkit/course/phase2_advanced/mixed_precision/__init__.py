@@ -1,1 +1,1 @@
-"""What learners have for `mixed_precision`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `mixed_precision`."""

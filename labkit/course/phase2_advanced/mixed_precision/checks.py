@@ -146,7 +146,7 @@ def scale_history(submission: Submission, ranks: Ranks) -> None:
         "late ones": [8.0, 8.0, 4.0, 4.0, 4.0, 8.0, 8.0],
     }
     for name, pattern in overflows.items():
-        given = [Args([8.0, 2.0, 0.5, 3], [bool(one) for one in pattern])]
+        given = [Args([8.0, 2.0, 0.5, 3], [bool(flag) for flag in pattern])]
         (scales,) = ranks(1).call(submission.used_by(history), given).values
         expect(scales, f"scale after each step with {name}, from 8, growing after 3 steps").equals(wanted[name])
     for start, overflow in ((2.0**127, False), (2.0**-126, True)):
@@ -165,17 +165,17 @@ def scale_history(submission: Submission, ranks: Ranks) -> None:
 )
 def unscale(submission: Submission, ranks: Ranks) -> None:
     plain = [torch.tensor([64.0, -16.0]), None, torch.tensor([4.0])]
-    (found,) = ranks(1).call(submission.used_by(unscaled), [Args(16.0, plain)]).values
-    expect(found[0], "what it returns for 64, -16 and 4").equals(False)
-    for seen, wanted in ((found[1][0], [4.0, -1.0]), (found[1][2], [0.25])):
+    (result,) = ranks(1).call(submission.used_by(unscaled), [Args(16.0, plain)]).values
+    expect(result[0], "what it returns for 64, -16 and 4").equals(False)
+    for seen, wanted in ((result[1][0], [4.0, -1.0]), (result[1][2], [0.25])):
         expect(seen, "a gradient, scaled by 16").equals(torch.tensor(wanted))
-    expect(found[1][1] is None, "None stays None").holds("a parameter without gradient has one now")
+    expect(result[1][1] is None, "None stays None").holds("a parameter without gradient has one now")
     for odd in (math.inf, -math.inf, math.nan):
         given = [Args(16.0, [torch.ones(2), torch.tensor([1.0, odd])])]
-        (found,) = ranks(1).call(submission.used_by(unscaled), given).values
-        expect(found[0], f"what it returns when there is {odd}").equals(True)
-    (found,) = ranks(1).call(submission.used_by(unscaled), [Args(2.0, [torch.full((3,), 1e30)])]).values
-    expect(found[0], "what it returns for 1e30, which is finite").equals(False)
+        (result,) = ranks(1).call(submission.used_by(unscaled), given).values
+        expect(result[0], f"what it returns when there is {odd}").equals(True)
+    (result,) = ranks(1).call(submission.used_by(unscaled), [Args(2.0, [torch.full((3,), 1e30)])]).values
+    expect(result[0], "what it returns for 1e30, which is finite").equals(False)
 
 
 @check(
@@ -208,17 +208,17 @@ def one_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def masters(submission: Submission, ranks: Ranks) -> None:
     for dtype, step in (("float16", 2.0**-13), ("bfloat16", 2.0**-10)):
         given = [Args(dtype, 64, step, frozen=True)]
-        (found,) = ranks(1).call(submission.used_by(mastered), given).values
+        (seen,) = ranks(1).call(submission.used_by(mastered), given).values
         low = getattr(torch, dtype)
         wanted = torch.full((3,), 1 - 64 * step * (1 + 1e-3), dtype=low)
-        expect(found["weights"][0], f"a weight of 1 in {dtype} after 64 steps of {step:.2g}").close_to(wanted, rel=1e-2)
-        expect(found["weights"][2], "a frozen weight").equals(torch.ones(3, dtype=low))
-        expect(found["weights"][3], "a trained weight without a gradient").equals(torch.ones(3, dtype=low))
-        expect(found["held"], "dtypes in param_groups, the third one frozen").equals(
+        expect(seen["weights"][0], f"a weight of 1 in {dtype} after 64 steps of {step:.2g}").close_to(wanted, rel=1e-2)
+        expect(seen["weights"][2], "a frozen weight").equals(torch.ones(3, dtype=low))
+        expect(seen["weights"][3], "a trained weight without a gradient").equals(torch.ones(3, dtype=low))
+        expect(seen["held"], "dtypes in param_groups, the third one frozen").equals(
             ["torch.float32", "torch.float32", f"torch.{dtype}", "torch.float32"]
         )
-        expect(found["own"], "is it the model's own parameter").equals([False, True, True, False])
-        expect(found["kept"], "dtypes of the optimizer's state").equals(["torch.float32"] * 2)
+        expect(seen["own"], "is it the model's own parameter").equals([False, True, True, False])
+        expect(seen["kept"], "dtypes of the optimizer's state").equals(["torch.float32"] * 2)
 
 
 @check(
@@ -251,8 +251,8 @@ def step(submission: Submission, ranks: Ranks) -> None:
 )
 def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     odd = draw.randrange(3)
-    one, overflow = [torch.ones(2)] * 3, [torch.full((2,), 60000.0 if r == odd else 1.0) for r in range(3)]
-    run = trained(submission, ranks, [one, overflow, one])
+    ones, overflow = [torch.ones(2)] * 3, [torch.full((2,), 60000.0 if r == odd else 1.0) for r in range(3)]
+    run = trained(submission, ranks, [ones, overflow, ones])
     for rank, value in enumerate(run.values):
         where = f"on rank {rank}; a gradient of rank {odd} is infinite in the second of three steps"
         expect(value["stepped"], f"steps taken {where}").equals([True, False, True])

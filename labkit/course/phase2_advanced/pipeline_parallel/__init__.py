@@ -1,1 +1,1 @@
-"""What learners have for `pipeline_parallel`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `pipeline_parallel`."""

@@ -148,8 +148,8 @@ def awkward(draw: Draw) -> tuple[list[int], int, int]:
 @check(points=4, todo=1, title="stages are balanced by cost", look_at="split_into_stages: where the last stage begins")
 def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     cases = [([1, 1, 6], 2, 6), ([4, 4], 1, 8), *(awkward(draw) for _ in range(4))]
-    (found,) = ranks(1).call(submission.used_by(split), [Args([case[:2] for case in cases])]).values
-    for stages, (costs, num_stages, lowest) in zip(found, cases, strict=True):
+    (splits,) = ranks(1).call(submission.used_by(split), [Args([case[:2] for case in cases])]).values
+    for stages, (costs, num_stages, lowest) in zip(splits, cases, strict=True):
         what = f"layers of cost {costs} in {num_stages} stages: "
         expect([layer for stage in stages for layer in stage], what + "all layers").equals(list(range(len(costs))))
         expect(len(stages), what + "stages").equals(num_stages)
@@ -280,8 +280,8 @@ def messages(submission: Submission, ranks: Ranks) -> None:
     run = run_of(submission, ranks, 3, "1f1b", 4, 4, frozen=1)
     hint = "a first stage without trained weights wants no gradient"
     seen = [value["gradients"] for value in run.values]
-    told = "the earlier checks of gradients first; if they pass, " + hint
-    expect(seen, "gradients when rank 0 is frozen", look_at=told).equals([[None], [1111.0], [1111.0]])
+    advice = "the earlier checks of gradients first; if they pass, " + hint
+    expect(seen, "gradients when rank 0 is frozen", look_at=advice).equals([[None], [1111.0], [1111.0]])
     expect(run.trace.sends_to(1), "ranks that rank 1 sends to when rank 0 is frozen", look_at=hint).equals({2})
 
 

@@ -100,10 +100,10 @@ def whole_layers(up: list[Tensor], down: list[Tensor], x: Tensor, gradient: Tens
     hidden.retain_grad()
     out = F.linear(torch.tanh(hidden), *rows)
     out.backward(gradient)
-    found = {"hidden": hidden, "hidden.grad": hidden.grad, "out": out, "x": inputs.grad}
-    found |= {f"up.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), columns, strict=True)}
-    found |= {f"down.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), rows, strict=True)}
-    return {name: tensor.detach() for name, tensor in found.items() if tensor is not None}
+    results = {"hidden": hidden, "hidden.grad": hidden.grad, "out": out, "x": inputs.grad}
+    results |= {f"up.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), columns, strict=True)}
+    results |= {f"down.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), rows, strict=True)}
+    return {name: tensor.detach() for name, tensor in results.items() if tensor is not None}
 
 
 def part(size: int, rank: int, ranks: int) -> slice:

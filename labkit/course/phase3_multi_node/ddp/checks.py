@@ -217,8 +217,8 @@ def digits(world_size: int, layer: int) -> tuple[float, float]:
 
 def reduces(run: Run, rank: int = 0) -> list[Event]:
     """Return a rank's all-reduces, in the order of their launch."""
-    found = [event for event in run.trace.collectives(rank) if event.operation == "all_reduce"]
-    return sorted(found, key=lambda event: event.start)
+    events = [event for event in run.trace.collectives(rank) if event.operation == "all_reduce"]
+    return sorted(events, key=lambda event: event.start)
 
 
 @check(
@@ -261,8 +261,8 @@ def overlap(submission: Submission, ranks: Ranks) -> None:
     arguments = given(2, sizes, [[[0, 1, 2, 3]]] * 2, backward=work("layer", SECONDS))
     run = go(submission, ranks, arguments, inter_node=slow)
     for rank in range(2):
-        found = reduces(run, rank)
-        expect([e.nbytes for e in found], "bytes of each all-reduce, with 4 layers of 1 kB, buckets of 1 kB").equals(
+        launched = reduces(run, rank)
+        expect([e.nbytes for e in launched], "bytes of each all-reduce, with 4 layers of 1 kB, buckets of 1 kB").equals(
             [KB] * 4
         )
         computed = sorted((e.start, e.end) for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "layer")
@@ -271,7 +271,7 @@ def overlap(submission: Submission, ranks: Ranks) -> None:
         for number in range(3):
             what = f"seconds from the end of layer {3 - number} to the launch of its bucket, on rank {rank}"
             _, end = computed[number]
-            expect(found[number].start - end, what, unit="seconds").at_most(SECONDS / 4)
+            expect(launched[number].start - end, what, unit="seconds").at_most(SECONDS / 4)
             what = f"seconds from the end of layer {3 - number} to the beginning of layer {2 - number}, on rank {rank}"
             begin, _ = computed[number + 1]
             hint = "collect: launch with async_op=True, and leave wait() to the end of the backward pass"
@@ -309,7 +309,7 @@ def mean(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             for number, seen in enumerate(value["grads"]):
                 what = f"gradients on {world_size} ranks after pass {number}, gradient_as_bucket_view={view}"
                 # the second pass adds to what is there
-                wanted = [tuple((number + 1) * one for one in digits(world_size, layer)) for layer in range(3)]
+                wanted = [tuple((number + 1) * digit for digit in digits(world_size, layer)) for layer in range(3)]
                 expect(seen, what).equals(wanted)
     run = ranks(3).call(
         submission.used_by(passes, layers),

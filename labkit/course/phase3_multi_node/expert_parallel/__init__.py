@@ -1,1 +1,1 @@
-"""What learners have for `expert_parallel`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `expert_parallel`."""

@@ -1,1 +1,1 @@
-"""What learners have for `gradient_compression`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `gradient_compression`."""

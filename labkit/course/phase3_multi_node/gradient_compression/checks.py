@@ -392,8 +392,8 @@ def carried(
     """Return the collectives of each rank, with their bytes."""
     given = [Args(kind, arguments, own) for own in gradients]
     run = ranks(len(given)).call(submission.used_by(reduced), given)
-    found = [run.trace.collectives(rank) for rank in range(len(given))]
-    return [[(event.operation.removesuffix("_into_tensor"), event.nbytes) for event in events] for events in found]
+    by_rank = [run.trace.collectives(rank) for rank in range(len(given))]
+    return [[(event.operation.removesuffix("_into_tensor"), event.nbytes) for event in events] for events in by_rank]
 
 
 @check(
@@ -465,8 +465,8 @@ def hierarchical(submission: Submission, ranks: Ranks) -> None:
     ]
     run = ranks(4, nproc_per_node=2).call(submission.used_by(reduced), given)
     for value in run.values:
-        found = [int((tensor != 0).sum()) for tensor in value]
-        expect(found, "elements of each gradient that arrived, a tenth of 100").equals([10] * 4)
+        arrived = [int((tensor != 0).sum()) for tensor in value]
+        expect(arrived, "elements of each gradient that arrived, a tenth of 100").equals([10] * 4)
         largest = torch.stack([tensor.max() for tensor in value])
         what = "the mean of 1, 10, 100 and 1000, times 1, 2, 3 and 4 in the four gradients"
         expect(largest, what).close_to(277.75 * torch.arange(1.0, 5.0))

@@ -1,1 +1,1 @@
-"""What learners have for `local_sgd`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `local_sgd`."""

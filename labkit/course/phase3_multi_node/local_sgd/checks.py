@@ -208,8 +208,8 @@ def split(submission: Submission, ranks: Ranks) -> None:
         [[5.0], 4],
         [[2.0, 1.0], 0],
     ]
-    (found,) = ranks(1).call(submission.used_by(divided), [Args(cases)]).values
-    for (speeds, batch), shares in zip(cases, found, strict=True):
+    (results,) = ranks(1).call(submission.used_by(divided), [Args(cases)]).values
+    for (speeds, batch), shares in zip(cases, results, strict=True):
         case = f"{batch} samples for speeds {', '.join(map(str, speeds))}"
         expect(len(shares), f"{case}: number of shares").equals(len(speeds))
         hint = "all samples are given to a rank, none twice"

@@ -1,1 +1,1 @@
-"""What learners have for `parallel_3d`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `parallel_3d`."""

@@ -144,13 +144,13 @@ def like_one_process(
         if stage == dims[1] - 1:
             own = [None if loss is None else float(loss) for loss in run.values[rank][0]]
             expect(own[0], f"mean loss of all samples, on rank {rank}, {text}").close_to(losses[0], rel=1e-4)
-    found = [layer for stage in sorted(seen) for layer in seen[stage]]
-    expect(len(found), f"layers of all stages, {text}").equals(len(layers))
+    seen_layers = [layer for stage in sorted(seen) for layer in seen[stage]]
+    expect(len(seen_layers), f"layers of all stages, {text}").equals(len(layers))
     names = ["embedding", *(f"block {n}" for n in range(len(layers) - 2)), "head"]
-    for name, own, wanted in zip(names, found, layers, strict=True):
-        for number, (one, other) in enumerate(zip(own, wanted, strict=True)):
+    for name, own, wanted in zip(names, seen_layers, layers, strict=True):
+        for number, (parameter, right) in enumerate(zip(own, wanted, strict=True)):
             what = f"parameter {number} of the {name} after two steps, {text}"
-            expect([one], what, look_at=ends_hint(name, dims)).close_to([other], rel=1e-3)
+            expect([parameter], what, look_at=ends_hint(name, dims)).close_to([right], rel=1e-3)
     last = f"losses of step 2, {text}"
     ends = [rank for rank in range(count) if place(rank, dims)[1] == dims[1] - 1]
     seen_losses = torch.tensor([float(run.values[rank][0][1]) for rank in ends])
@@ -165,21 +165,21 @@ def ends_hint(name: str, dims: Sequence[int]) -> str:
 
 
 def marks(run: Run, rank: int) -> tuple[float, float]:
-    found = [e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark"]
-    if not found:
+    starts = [e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark"]
+    if not starts:
         raise NotMeasurable("what is sent when is known on virtual ranks")
-    begin, end = found
+    begin, end = starts
     return begin, end
 
 
 def collectives_by_members(run: Run, rank: int) -> dict[tuple[int, ...], list[int]]:
     """Return bytes of a rank's collectives between the marks, by the ranks of their group."""
     begin, end = marks(run, rank)
-    found: dict[tuple[int, ...], list[int]] = {}
+    by_members: dict[tuple[int, ...], list[int]] = {}
     for event in run.trace.collectives(rank):
         if begin <= event.start <= end:
-            found.setdefault(tuple(run.trace.members(event)), []).append(event.nbytes)
-    return found
+            by_members.setdefault(tuple(run.trace.members(event)), []).append(event.nbytes)
+    return by_members
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""What learners have for `parameter_server`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `parameter_server`."""

@@ -265,11 +265,11 @@ def stale(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     seconds = [0.01, 0.012, 0.05]
     for staleness in (1, draw.choice([0, 2])):
         run = run_of(submission, ranks(4), [[1] * 6, [1] * 6, [1] * 4], "ssp", staleness, seconds=seconds)
-        found = [steps(run, rank) for rank in (1, 2, 3)]
-        for worker, own in enumerate(found):
+        by_worker = [steps(run, rank) for rank in (1, 2, 3)]
+        for worker, own in enumerate(by_worker):
             expect(len(own), f"steps of worker {worker}").equals([6, 6, 4][worker])
             for clock in range(1, len(own)):
-                finished = [all_of[clock - staleness - 1].end for all_of in found if 0 <= clock - staleness - 1 < 4]
+                finished = [all_of[clock - staleness - 1].end for all_of in by_worker if 0 <= clock - staleness - 1 < 4]
                 allowed, what = max(finished, default=0.0), f"worker {worker} begins clock {clock}"
                 limit = f"with staleness {staleness}, after all have finished clock {clock - staleness - 1}"
                 if clock - staleness - 1 < 4:  # the third worker leaves after four

@@ -1,1 +1,1 @@
-"""What learners have for `ring_allreduce`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `ring_allreduce`."""

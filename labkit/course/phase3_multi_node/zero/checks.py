@@ -149,14 +149,14 @@ def go(
 
 
 def marks(run: Run, rank: int) -> list[float]:
-    found = sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
-    if not found:
+    starts = sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
+    if not starts:
         raise NotMeasurable("what is sent when is known on virtual ranks")
-    return found
+    return starts
 
 
 def volume(event: Event, ranks: int) -> int:
-    """Bytes of a collective as they are counted in whole models; an all-reduce counts twice."""
+    """Return the bytes of a collective in units of whole models; an all-reduce counts twice."""
     if event.operation.startswith("all_gather"):
         return event.nbytes * ranks
     return event.nbytes * (2 if event.operation.startswith("all_reduce") else 1)
@@ -193,15 +193,15 @@ def estimate(submission: Submission, ranks: Ranks) -> None:
     for arguments, figures, what in wanted:
         (seen,) = ranks(1).call(submission.estimate_memory, [arguments]).values
         for name, value in zip(("baseline_gb", "zero_gb", "reduction_factor", "max_parameters"), figures, strict=True):
-            found = seen.get(name) if isinstance(seen, dict) else None
-            expect(found, f"{name} of 13e9 parameters on 8 GPUs, {what}").close_to(float(value), rel=1e-6)
+            figure = seen.get(name) if isinstance(seen, dict) else None
+            expect(figure, f"{name} of 13e9 parameters on 8 GPUs, {what}").close_to(float(value), rel=1e-6)
     (seen,) = (
         ranks(1)
         .call(submission.estimate_memory, [Args(13e9, 8, 3, offload_optimizer=True, offload_params=True)])
         .values
     )
-    found = seen.get("max_parameters") if isinstance(seen, dict) else None
-    expect(found, "max_parameters at stage 3 with everything offloaded").equals(float("inf"))
+    figure = seen.get("max_parameters") if isinstance(seen, dict) else None
+    expect(figure, "max_parameters at stage 3 with everything offloaded").equals(float("inf"))
 
 
 @check(points=1, todo=2, title="joined, and padded with zeros", look_at="join: how many zeros are missing")

@@ -63,8 +63,8 @@ def bisection(submission: Submission, ranks: Ranks) -> None:
         ([100, 0], [None, [1]], "none fits"),
         ([5, 9], [5, [1, 2, 4, 5]], "all of 5 fit"),
     ]
-    (found,) = ranks(1).call(submission.used_by(tried), [Args([case for case, _, _ in cases])]).values
-    for ((_, fit), wanted, text), (largest, tries) in zip(cases, found, strict=True):
+    (results,) = ranks(1).call(submission.used_by(tried), [Args([case for case, _, _ in cases])]).values
+    for ((_, fit), wanted, text), (largest, tries) in zip(cases, results, strict=True):
         expect(largest, f"largest that fits, where {text}").equals(wanted[0])
         expect(tries[0] if tries else 0, f"first candidate that is tried, where {text}").equals(1)
         most = 2 * math.ceil(math.log2(min(fit, 5 if "5" in text else fit) + 1)) + 1
@@ -121,9 +121,9 @@ def buckets(submission: Submission, ranks: Ranks) -> None:
     hint = "`given.highest(measure(size), group)`: with their own times ranks choose differently"
     expect([first, second], "bucket size in MB on both ranks", look_at=hint).equals([right] * 2)
     hint = "keep what is measured: `functools.cache`; two neighbours halve the sizes that are left"
-    for rank, asked in enumerate(log):
-        expect(len(asked), f"measurements of rank {rank}, for 13 sizes", look_at=hint).at_most(8)
-        again = len(asked) - len({size for (size,) in asked})
+    for rank, measured in enumerate(log):
+        expect(len(measured), f"measurements of rank {rank}, for 13 sizes", look_at=hint).at_most(8)
+        again = len(measured) - len({size for (size,) in measured})
         expect(again, f"sizes that rank {rank} measured again", look_at=hint).equals(0)
     rows = [[0, size, 1 + 1 / min(size, 1)] for size in BUCKET_SIZES]
     first, _ = (
@@ -145,8 +145,8 @@ def recipes(submission: Submission, ranks: Ranks) -> None:
         ([[256, 0.1, 1000, 0, "sgd"], 64, 32, 512], [512, 0.2, 500, 0, "sgd"], "64 GPUs, max_batch=512: 8 each"),
         ([[256, 0.1, 1000, 10, "sgd"], 1, 64, None], [64, 0.025, 4000, 40, "sgd"], "one GPU: a smaller batch"),
     ]
-    (found,) = ranks(1).call(submission.used_by(scaled), [Args([case for case, _, _ in cases])]).values
-    for (_, wanted, text), made in zip(cases, found, strict=True):
+    (results,) = ranks(1).call(submission.used_by(scaled), [Args([case for case, _, _ in cases])]).values
+    for (_, wanted, text), made in zip(cases, results, strict=True):
         for place, name in enumerate(("batch size", "learning rate", "steps", "steps of the warm-up")):
             expect(made[place], f"{name}: {text}").close_to(wanted[place], rel=1e-9)
         expect(made[4], f"optimizer: {text}").equals(wanted[4])
@@ -157,7 +157,7 @@ def recipes(submission: Submission, ranks: Ranks) -> None:
 
 def rungs_of(log: list[list[float]]) -> list[tuple[int, int]]:
     """Return the steps of each rung, and the number of its trials."""
-    steps = [int(one[0]) for one in log]
+    steps = [int(entry[0]) for entry in log]
     return [(count, steps.count(count)) for count in sorted(set(steps))]
 
 
@@ -169,19 +169,19 @@ def halving(submission: Submission, ranks: Ranks) -> None:
     space = {"rate": rates}
     for budget, wanted in ((60, [(2, 9), (6, 3), (18, 1)]), (26, [(4, 3), (12, 1)]), (120, [(4, 9), (12, 3), (36, 1)])):
         inputs = [Args(True, space, budget, [0], 3, []), Args(False, space, budget, [0], 3, losses)]
-        found, (log,) = ranks(2).call(submission.used_by(tuned), inputs).values
+        results, (log,) = ranks(2).call(submission.used_by(tuned), inputs).values
         expect(rungs_of(log), f"steps of each rung, and its trials, with a budget of {budget}").equals(wanted)
         if budget == 60:
             best = [[7.0], 1.01 + 1 / math.sqrt(18), 18]
-            expect(found[0][0], "configuration, loss and steps of the result").close_to(best)
+            expect(results[0][0], "configuration, loss and steps of the result").close_to(best)
     for rate in (1, 2, 3, 4, 6, 7, 8, 9):
         losses[rate - 1][1][2:] = [6 if rate == 6 else 1, {7: 1, 8: 3, 9: 4}.get(rate, 2)]
     inputs = [Args(True, space, 60, [0], 3, []), Args(False, space, 60, [0], 3, losses)]
-    found, (log,) = ranks(2).call(submission.used_by(tuned), inputs).values
+    results, (log,) = ranks(2).call(submission.used_by(tuned), inputs).values
     what = "only rate 5 never fails; 6 does from 6 steps on, others are NaN or infinite or run out of memory at once"
     hint = "a trial with an infinite loss does not go on, even if there is room"
     expect(rungs_of(log), f"steps of each rung, and its trials: {what}", look_at=hint).equals([(2, 9), (6, 2), (18, 1)])
-    expect(found[0][0], f"configuration, loss and steps: {what}", look_at=hint).close_to(
+    expect(results[0][0], f"configuration, loss and steps: {what}", look_at=hint).close_to(
         [[5.0], 1.19 + 1 / math.sqrt(18), 18]
     )
 
@@ -190,13 +190,13 @@ def halving(submission: Submission, ranks: Ranks) -> None:
 def seeded(submission: Submission, ranks: Ranks) -> None:
     space = {"rate": ["log", 1e-4, 1.0], "dropout": ["uniform", 0.1, 0.5]}
     inputs = [Args(True, space, 27, [4, 4, 5], 3, []), Args(False, space, 27, [4, 4, 5], 3, [])]
-    found, (log,) = ranks(2).call(submission.used_by(tuned), inputs).values
+    results, (log,) = ranks(2).call(submission.used_by(tuned), inputs).values
     expect(len(log), "trials of three runs with a budget of 27").equals(3 * 13)
     runs = log[:13], log[13:26], log[26:]
     expect([runs[0] == runs[1], runs[0] == runs[2]], "seed 4 repeats its trials, seed 5 has the same").equals(
         [True, False]
     )
-    expect([unchanged for _, unchanged in found], "global random numbers are as before").equals([True] * 3)
+    expect([unchanged for _, unchanged in results], "global random numbers are as before").equals([True] * 3)
 
 
 # Layouts --------------------------------------------------------------------------------------------------------------
@@ -207,11 +207,11 @@ def seeded(submission: Submission, ranks: Ranks) -> None:
 )
 def fitting(submission: Submission, ranks: Ranks) -> None:
     cases = [[3.0, 39.0], [2.0, 41.0], [1.0, 90.0], [9.0, 40.0]]
-    (found,) = ranks(1).call(submission.used_by(costs), [Args(cases)]).values
-    expect([fails for fails, _ in found], "plans of 39, 41, 90 and 40 GB on a GPU of 40 do not fit").equals(
+    (results,) = ranks(1).call(submission.used_by(costs), [Args(cases)]).values
+    expect([fails for fails, _ in results], "plans of 39, 41, 90 and 40 GB on a GPU of 40 do not fit").equals(
         [False, True, True, False]
     )
-    order = sorted(range(4), key=lambda place: found[place])
+    order = sorted(range(4), key=lambda place: results[place])
     expect(order, "order by cost of plans of 3 s (39 GB), 2 s (41 GB), 1 s (90 GB), 9 s (40 GB)").equals([0, 3, 1, 2])
 
 
@@ -225,21 +225,21 @@ PROBLEMS = [
 
 def searches(submission: Submission, ranks: Ranks, what: str, most: int) -> None:
     """Search in both problems; expect what fits, is near the best, and takes no more measurements."""
-    tables = [[[list(plan), list(found)] for plan, found in problem.table.items()] for problem in PROBLEMS]
+    tables = [[[list(plan), list(measured)] for plan, measured in problem.table.items()] for problem in PROBLEMS]
     given = [problem.arguments() for problem in PROBLEMS]
     run = ranks(2).call(submission.used_by(searched), [Args(True, what, given, []), Args(False, what, [], tables)])
-    found, (log,) = run.values
+    plans, (log,) = run.values
     for number, problem in enumerate(PROBLEMS):
         text = f"{problem.model_name} on {problem.cluster.world_size} GPUs of {problem.preset}"
-        if isinstance(found[number], str):
-            expect(found[number], f"{text}: plan").equals("a plan that fits")
-        chosen = problem.table[tuple(found[number])]
+        if isinstance(plans[number], str):
+            expect(plans[number], f"{text}: plan").equals("a plan that fits")
+        chosen = problem.table[tuple(plans[number])]
         gigabytes = problem.capacity / 1e9
         hint = "cost_of: what fits comes before what does not"
         expect(chosen.nbytes / 1e9, f"{text}: memory of the plan, of {gigabytes:g} GB", look_at=hint).at_most(gigabytes)
         best = problem.best(problem.layouts if what == "layout" else problem.strategies)
         expect(chosen.seconds, f"{text}: step of the plan, within 5 % of the best", unit="seconds").at_most(1.05 * best)
-        expect(sum(one[0] == number for one in log), f"{text}: plans that were measured").at_most(most)
+        expect(sum(entry[0] == number for entry in log), f"{text}: plans that were measured").at_most(most)
 
 
 @check(points=2, todo=4, title="choose_strategy: the fastest that fits", look_at="choose_strategy: every strategy")

@@ -207,10 +207,10 @@ def order(submission: Submission, ranks: Ranks) -> None:
     expect(results(run, 1), "folder that save_checkpoint returns").equals(["run/step_00000001"] * 2)
     names = sorted(path.partition("/")[2] for path in files_of(run))
     expect(names, "files of the checkpoint of 2 ranks").equals([MANIFEST, "rank_00000.bin", "rank_00001.bin"])
-    sizes = {one["path"][-14:]: len(one["data"]) // 2 for one in log_of(run) if one["op"] == "write"}
+    sizes = {entry["path"][-14:]: len(entry["data"]) // 2 for entry in log_of(run) if entry["op"] == "write"}
     for rank in range(2):
         expect(sizes.get(f"rank_0000{rank}.bin"), f"bytes that rank {rank} writes, half of 4 float32").equals(8)
-        writers = {one["rank"] for one in log_of(run) if one["path"].endswith(f"rank_0000{rank}.bin")}
+        writers = {entry["rank"] for entry in log_of(run) if entry["path"].endswith(f"rank_0000{rank}.bin")}
         expect(rank in writers, f"whether rank {rank} writes its own file").equals(True)
     log = log_of(run)
     for state in crash_states(log):
@@ -237,7 +237,7 @@ def behind(submission: Submission, ranks: Ranks) -> None:
         expect(seconds, "seconds that save_async takes, with writes of 0.5 s", unit="seconds").at_most(0.1)
     for number in (6, 7):
         expect(results(run, number), "results of wait").equals([None])
-    written = [one["data"] for one in log_of(run) if one["op"] == "write" and "rank_" in one["path"]]
+    written = [entry["data"] for entry in log_of(run) if entry["op"] == "write" and "rank_" in entry["path"]]
     wanted = [text for path, text in {**checkpoint(1), **checkpoint(2)}.items() if "rank_" in path]
     expect(written, "weights that are written, in hexadecimal digits: those at the call").equals(wanted)
 
@@ -254,12 +254,12 @@ def late_error(submission: Submission, ranks: Ranks) -> None:
 
 @check(points=4, todo=5, title="the newest that all ranks can read is loaded", look_at="load_first")
 def loading(submission: Submission, ranks: Ranks) -> None:
-    one, two = checkpoint(1), checkpoint(2)
+    first, second = checkpoint(1), checkpoint(2)
     scenes: list[dict[str, str]] = [
-        {**one, **two},
-        {**one, **with_changed_bit(two, "step_00000002/rank_00000.bin")},
-        {**one, **{path: text for path, text in two.items() if MANIFEST not in path}},
-        with_changed_bit(two, "step_00000002/rank_00000.bin"),
+        {**first, **second},
+        {**first, **with_changed_bit(second, "step_00000002/rank_00000.bin")},
+        {**first, **{path: text for path, text in second.items() if MANIFEST not in path}},
+        with_changed_bit(second, "step_00000002/rank_00000.bin"),
         {},
     ]
     run = session(submission, ranks, 2, [["new", {}], *_loads(scenes)], scenes)
@@ -268,8 +268,8 @@ def loading(submission: Submission, ranks: Ranks) -> None:
         (1, "with a changed bit in the newest", 1),
         (2, "without a manifest in the newest", 1),
     ):
-        found = [[step, [float(step)] * 4]] * 2
-        expect(results(run, 2 * number + 2), f"step and weights that are loaded {what}").equals(found)
+        wanted = [[step, [float(step)] * 4]] * 2
+        expect(results(run, 2 * number + 2), f"step and weights that are loaded {what}").equals(wanted)
         if number:
             text = run.values[0][2 * number + 2][1]
             expect(text, f"warnings {what}", look_at="load_first: warnings.warn").contains("step_00000002")

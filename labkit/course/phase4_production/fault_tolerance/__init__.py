@@ -1,1 +1,1 @@
-"""What learners have for `fault_tolerance`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `fault_tolerance`."""

@@ -110,11 +110,11 @@ def expect_failed(training: FailingTraining, run: Run, saved: int, what: str) ->
 
 @check(points=4, todo=1, title="young_daly_interval and goodput", look_at="failures of a job of many GPUs")
 def numbers(submission: Submission, ranks: Ranks) -> None:
-    (found,) = ranks(1).call(submission.used_by(formulas), [Args()]).values
+    (results,) = ranks(1).call(submission.used_by(formulas), [Args()]).values
     names = ["Young's interval", "Daly's interval"]
     jobs = ["50 s a checkpoint, a failure each 10,000 s", "the same with 10,000 GPUs", "C = 300 s, M = 100 s"]
     wanted = [1000.0, 966.9444444444, 1000.0, 966.9444444444, 244.948974278, 100.0]
-    for number, (seen, right) in enumerate(zip(found, wanted, strict=False)):
+    for number, (seen, right) in enumerate(zip(results, wanted, strict=False)):
         expect(seen, f"{names[number % 2]}: {jobs[number // 2]}", unit="seconds").close_to(right, rel=1e-9)
     cases = {
         "no failures: 1000 of 1050 s": 1000 / 1050,
@@ -122,7 +122,7 @@ def numbers(submission: Submission, ranks: Ranks) -> None:
         "restarts of 300 s, 10,000 GPUs": 0.8765605486507,
         "an interval of 10,000,000 s": 0.0,
     }
-    for (name, right), seen in zip(cases.items(), found[6:], strict=True):
+    for (name, right), seen in zip(cases.items(), results[6:], strict=True):
         expect(seen, f"goodput with an interval of 1000 s: {name}").close_to(right, rel=1e-6)
 
 
@@ -208,7 +208,7 @@ def repeated(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=2, todo=5, title="launch_elastic_training: nodes, ranks, restarts", look_at="the fields of Job")
 def launch(submission: Submission, ranks: Ranks) -> None:
-    (found,) = ranks(1).call(submission.used_by(launched), [Args()]).values
+    (fields,) = ranks(1).call(submission.used_by(launched), [Args()]).values
     right = {
         "min_nnodes": 2,
         "nnodes": 4,
@@ -219,8 +219,8 @@ def launch(submission: Submission, ranks: Ranks) -> None:
         "hang_timeout": None,
     }
     for name, wanted in right.items():
-        expect(found[name], f"{name} of the job").equals(wanted)
-    expect(found["error"], "error of a job that has failed for good", look_at="raise_if_failed").equals("RankFailed")
+        expect(fields[name], f"{name} of the job").equals(wanted)
+    expect(fields["error"], "error of a job that has failed for good", look_at="raise_if_failed").equals("RankFailed")
 
 
 HINTS = {

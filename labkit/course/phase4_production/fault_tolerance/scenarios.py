@@ -6,7 +6,7 @@
     training.expected_losses()                          # by one process, by step
 
 Ranks of a check share no folder, and nothing that one call leaves is there in the next one. So checkpoints are kept in
-the ranks' memory, by a stand-in for exercise 20, and what the surviving ranks have of them goes through the check to
+the ranks' memory, by a stand-in for exercise 20, and the copies of surviving ranks go through the check to
 the next launch; likewise rank 0's journal.
 """
 
@@ -70,7 +70,7 @@ class MemoryCheckpoints:
         self.save_checkpoint(step, components, metrics)
 
     def wait(self) -> None:
-        """Nothing is ever being written."""
+        """Return at once: `save_async` has already written everything."""
 
     def load_latest_checkpoint(self, components: Mapping[str, Any]) -> int | None:
         if self.saved is None:
@@ -124,15 +124,15 @@ def short_training(
     hang: Callable[[], object],
     mark: Callable[[], object],
 ) -> dict[str, Any]:
-    """On a rank: train, and return what came of it, plain data, also after an error.
+    """On a rank: train, and return the results, plain data, also after an error.
 
     options: `epochs`, `batch`, `every`, `seed`, `dropout`, `hang_timeout`, `restarts`; `hangs_at`, `dies_at`,
-    `raises_at`: at which step of this launch this rank does, from 1, 0 never.
+    `raises_at`: step of this launch, from 1, at which this rank does; 0: never.
     """
     from labkit.exercises import fault_tolerance
 
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(options["restarts"])
-    # each rank's own, other ones after a restart, unless a checkpoint has them
+    # random numbers of each rank's own, different ones after a restart unless a checkpoint restores them
     torch.manual_seed(1000 * options["restarts"] + dist.get_rank())
     # in the folder that is removed with the run: a rank that dies removes nothing
     with tempfile.TemporaryDirectory(dir=multiprocessing.util.get_temp_dir()) as folder:
@@ -186,7 +186,7 @@ def short_training(
 
 
 class FailingTraining:
-    """The judge's side: launches, with what the launch before has left."""
+    """The judge's side: launches, each with the checkpoint and journal of the one before."""
 
     def __init__(
         self,
@@ -254,15 +254,15 @@ class FailingTraining:
             data = weights, self.inputs.clone(), self.targets.clone()
             return Args(*data, own, saved, journal, *(work(name, seconds) for name, seconds in works))
 
-        some = self.ranks.processes(world_size) if processes else self.ranks(world_size, faults=list(faults))
-        run = some.attempt(self.submission.used_by(self.trained), given)
+        chosen = self.ranks.processes(world_size) if processes else self.ranks(world_size, faults=list(faults))
+        run = chosen.attempt(self.submission.used_by(self.trained), given)
         mistakes = {mistake.__name__ for mistake in MISTAKES}
         if any(result.error is not None and result.error.type in mistakes for result in run.ranks):
             run.raise_if_failed()
-        left = [value for value in run.values if isinstance(value, dict)]
-        if keep and left:
+        results = [value for value in run.values if isinstance(value, dict)]
+        if keep and results:
             # a checkpoint counts when all ranks have it
-            self.saved = min((value["saved"] for value in left), key=lambda saved: saved[0] if saved else -1)
+            self.saved = min((value["saved"] for value in results), key=lambda saved: saved[0] if saved else -1)
             if isinstance(run.values[0], dict):
                 self.journal = run.values[0]["journal"]
         return run

@@ -1,1 +1,1 @@
-"""What learners have for `image_classification`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `image_classification`."""

@@ -112,7 +112,7 @@ def messages(run: Run, rank: int, step: int) -> list[tuple[str, int]]:
         raise NotMeasurable("messages of a step are counted on virtual ranks, whose traces have marks")
     marks = [event.start for event in run.trace.of(rank, Kind.COMPUTE) if event.operation == "mark"]
     begin, end = marks[2 * step], marks[2 * step + 1]
-    return [(one.operation, one.nbytes) for one in run.trace.collectives(rank) if begin <= one.start < end]
+    return [(event.operation, event.nbytes) for event in run.trace.collectives(rank) if begin <= event.start < end]
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def strategies(submission: Submission, ranks: Ranks) -> None:
         ([1e9, 8, 16.5, 0, 4, 0.5], ["ddp", False], "an optimizer of 4 bytes: 16 of 16.5 GB"),
         ([1e9, 2, 7.6, 0, 8, 0.5], ["fsdp", True], "on 2 GPUs a shard has 8 GB"),
     ]
-    (found,) = ranks(1).call(submission.used_by(chosen), [Args([case for case, _, _ in cases])]).values
-    for seen, (_, wanted, why) in zip(found, cases, strict=True):
+    (results,) = ranks(1).call(submission.used_by(chosen), [Args([case for case, _, _ in cases])]).values
+    for seen, (_, wanted, why) in zip(results, cases, strict=True):
         expect(seen, f"strategy, and whether to offload: {why}").equals(wanted)
 
 
@@ -162,7 +162,7 @@ def one_process(submission: Submission, ranks: Ranks) -> None:
     look_at="wrap: which wrapper; train_step: `self.no_sync(...)` for all microbatches but the last",
 )
 def traffic(submission: Submission, ranks: Ranks) -> None:
-    numel = sum(one.numel() for one in weights_of())
+    numel = sum(parameter.numel() for parameter in weights_of())
     batches = batches_of(2, 3, 6)
     run = run_steps(submission, ranks, 2, {"strategy": "ddp", "gradient_accumulation_steps": 3}, batches)
     seen = messages(run, 0, 2)
@@ -171,8 +171,8 @@ def traffic(submission: Submission, ranks: Ranks) -> None:
     run = run_steps(submission, ranks, 2, {"strategy": "fsdp"}, batches)
     seen = messages(run, 0, 2)
     kinds = {operation for operation, _ in seen}
-    expect(any("gather" in one for one in kinds), f"fsdp: an all-gather in the third step: {kinds}").holds("none")
-    expect(any("scatter" in one for one in kinds), f"fsdp: a reduce-scatter in the third step: {kinds}").holds("none")
+    expect(any("gather" in kind for kind in kinds), f"fsdp: an all-gather in the third step: {kinds}").holds("none")
+    expect(any("scatter" in kind for kind in kinds), f"fsdp: a reduce-scatter in the third step: {kinds}").holds("none")
 
 
 @check(
@@ -200,7 +200,7 @@ def options_of_a_step(submission: Submission, ranks: Ranks) -> None:
         expect(value["averages"][1], f"{what}: averages after step 2").equals(value["averages"][0])
         moved = bool((value["weights"][2] != value["weights"][1]).any())
         expect(moved, f"{what}: step 3 changes weights").holds("unchanged")
-    numel = sum(one.numel() for one in weights_of())
+    numel = sum(parameter.numel() for parameter in weights_of())
     run = run_steps(submission, ranks, 2, {"strategy": "ddp", "compression": "onebit"}, batches)
     nbytes = sum(nbytes for _, nbytes in messages(run, 0, 2))
     expect(nbytes, f"compression='onebit': bytes in a step, of {8 * numel} bytes of gradients").at_most(2 * numel)
@@ -231,7 +231,7 @@ def resumes(submission: Submission, ranks: Ranks) -> None:
         for which, step in (("latest", 4), ("best", 2))[: 2 if kind == "norm" else 1]:
             ranks.renew()
             saved = [value["saved"] for value in whole.values]
-            rest = [one[step:] for one in batches]
+            rest = [of_rank[step:] for of_rank in batches]
             again = [
                 Args(options, weights_of(), own, kind, [], mine, which) for own, mine in zip(rest, saved, strict=True)
             ]
@@ -324,7 +324,7 @@ def fits(submission: Submission, ranks: Ranks) -> None:
 
     def launch(**changes: Any) -> Run:
         saved = changes.pop("saved", [None, None])
-        each = [Args(options, weights_of(), images, labels, {**plan, **changes, "saved": one}) for one in saved]
+        each = [Args(options, weights_of(), images, labels, {**plan, **changes, "saved": entry}) for entry in saved]
         return ranks(2).call(function, each)
 
     whole = launch()
@@ -332,15 +332,15 @@ def fits(submission: Submission, ranks: Ranks) -> None:
     expect([value["report"].get("step") for value in whole.values], "step in the report").equals([9, 9])
     ranks.renew()
     cut = launch(stops=6)
-    found = [value["saved"].get("latest", [0])[0] for value in cut.values]
-    expect(found, "step of the last checkpoint, due after 2 and 5, stopped in step 6").equals([5, 5])
+    saved_steps = [value["saved"].get("latest", [0])[0] for value in cut.values]
+    expect(saved_steps, "step of the last checkpoint, due after 2 and 5, stopped in step 6").equals([5, 5])
     ranks.renew()
     again = launch(saved=[value["saved"] for value in cut.values])
     for rank, (seen, right) in enumerate(zip(again.values, whole.values, strict=True)):
         what = f"stopped in step 6, resumed after step 5, rank {rank}"
         for place, name in ((1, "learning rates"), (2, "labels of the batches"), (0, "losses")):
-            right_ones = [one[place] for one in right["steps"][5:]]
-            expect([one[place] for one in seen["steps"]], f"{what}: {name}").equals(right_ones)
+            right_ones = [entry[place] for entry in right["steps"][5:]]
+            expect([entry[place] for entry in seen["steps"]], f"{what}: {name}").equals(right_ones)
         expect(seen["weights"], f"{what}: weights in the end").equals(right["weights"])
         expect(seen["report"], f"{what}: report of the last epoch").equals(right["report"])
 

@@ -1,6 +1,6 @@
-"""A short training with exercise 25's trainer, for its checks: the ranks' side, and what one process computes.
+"""A short training with exercise 25's trainer, for its checks: the ranks' side, and the results of one process.
 
-    steps(options, weights, batches, ...)       on a rank: take a step with each batch; what it saw, plain data
+    steps(options, weights, batches, ...)       on a rank: take a step with each batch; return its observations
     SmallNet(kind)                              the model that is trained: three blocks and a head, in float64
     expected(weights, batches, ...)             one process, with the samples of all ranks
 
@@ -29,11 +29,11 @@ from labkit.models import ResNet
 FEATURES, WIDTH, CLASSES = 5, 7, 6
 LEARNING_RATE, MOMENTUM = 0.3, 0.5
 INIT_SCALE = 2.0**10
-"""Of losses in float16."""
+"""Initial loss scale in float16."""
 
 
 class SmallNet(nn.Module):
-    """Three blocks in a list, and a head. kind: "plain", "dropout" or "norm", what else is in a block; "float32".
+    """Three blocks in a list, and a head. kind: "plain"; "dropout" or "norm", another layer in each block; "float32".
 
     calls: how often each block has computed its forward pass.
     """
@@ -86,7 +86,7 @@ def net_of(weights: Sequence[Tensor], kind: str = "plain") -> SmallNet:
 
 def shapes() -> list[tuple[int, ...]]:
     """Return the shapes of the weights."""
-    return [tuple(one.shape) for one in SmallNet().parameters()]
+    return [tuple(parameter.shape) for parameter in SmallNet().parameters()]
 
 
 class MemoryCheckpoints:
@@ -96,11 +96,11 @@ class MemoryCheckpoints:
     """
 
     saved: dict[str, list[Any]]
-    """By "latest" and "best": step, and bytes of each rank."""
+    """Step, and bytes of this rank, by "latest" and "best"."""
     names: list[str]
-    """Of the components in the last one."""
+    """Names of the components in the last checkpoint."""
     due: frozenset[int] = frozenset()
-    """Steps after which the interval is over."""
+    """Steps after which a checkpoint is due."""
 
     def __init__(self, checkpoint_dir: Any, *, metric: str, mode: str, **options: Any) -> None:
         self.metric, self.mode = metric, mode
@@ -109,7 +109,7 @@ class MemoryCheckpoints:
         return step in self.due
 
     def save_checkpoint(self, step: int, components: Any, metrics: Any = None) -> str:
-        states = {name: one.state_dict() for name, one in components.items()}
+        states = {name: component.state_dict() for name, component in components.items()}
         buffer = io.BytesIO()
         torch.save({"states": states, "random": torch.get_rng_state()}, buffer)
         mine = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
@@ -122,7 +122,7 @@ class MemoryCheckpoints:
     save_async = save_checkpoint
 
     def wait(self) -> None:
-        """Nothing is ever being written."""
+        """Return at once: `save_async` has already written everything."""
 
     def load_latest_checkpoint(self, components: Any) -> int | None:
         return self._load("latest", components)
@@ -138,7 +138,7 @@ class MemoryCheckpoints:
         dist.broadcast(size, 0)
         first = mine.clone() if dist.get_rank() == 0 else torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(first, 0)
-        own, alike = (torch.load(io.BytesIO(bytes(one.numpy())), weights_only=False) for one in (mine, first))
+        own, alike = (torch.load(io.BytesIO(bytes(data.numpy())), weights_only=False) for data in (mine, first))
         for name, component in components.items():
             states = own["states"] if ShardedState(components).flats(component) else alike["states"]
             component.load_state_dict(states[name])
@@ -152,7 +152,7 @@ def trainer_of(
 ) -> tuple[Any, Any, SmallNet]:  # fmt: skip
     """Return the learner's trainer of a small net, its checkpointer's class, and the net.
 
-    saved: of `MemoryCheckpoints`; None: no checkpoints.
+    saved: that of `MemoryCheckpoints`; None: no checkpoints.
     """
     own: dict[str, Any] = {"saved": saved, "names": []}
     checkpoints: Any = type("Checkpoints", (MemoryCheckpoints,), own)
@@ -160,7 +160,7 @@ def trainer_of(
     scaler = partial(module.DistributedTrainer.scaler_type, INIT_SCALE)
     own = {"checkpointer_type": checkpoints, "scaler_type": scaler}
     trainer: Any = type("Trainer", (module.DistributedTrainer,), own)
-    net = net_of([one + dist.get_rank() for one in weights], kind)
+    net = net_of([weight + dist.get_rank() for weight in weights], kind)
     optimizer = partial(torch.optim.SGD, lr=LEARNING_RATE, momentum=MOMENTUM)
     options = {"make_optimizer": optimizer, "checkpoint_dir": None if saved is None else "run", **options, **more}
     return trainer(net, **options), checkpoints, net
@@ -186,7 +186,7 @@ def steps(
     flops: float = 1.0,
     measures: bool = False,
 ) -> dict[str, Any]:
-    """On a rank: take a step with each of its batches, and return what it saw, plain data.
+    """On a rank: take a step with each of its batches, and return its observations, plain data.
 
     planted: steps in which the loss is infinite on this rank. loads: "latest" or "best", before the first step. saves,
     best: steps of this launch, from 1, after which it saves, as best. mark: called around each step. busy: takes a
@@ -206,9 +206,9 @@ def steps(
     trainer, checkpoints, net = trainer_of(
         image_classification, options, weights, kind, {} if saved is None else dict(saved), loss_fn=loss_fn
     )
-    found: dict[str, Any] = {"losses": [], "times": [], "weights": [], "averages": [], "scales": [], "calls": []}
-    found["strategy"] = [trainer.strategy, trainer.cpu_offload]
-    found["loaded"] = int(trainer.load_checkpoint(best=loads == "best")) if loads else 0
+    observed: dict[str, Any] = {"losses": [], "times": [], "weights": [], "averages": [], "scales": [], "calls": []}
+    observed["strategy"] = [trainer.strategy, trainer.cpu_offload]
+    observed["loaded"] = int(trainer.load_checkpoint(best=loads == "best")) if loads else 0
     context = FlopWork(busy, flops) if busy is not None else None
     for inputs, targets in batches:
         step += 1
@@ -224,23 +224,23 @@ def steps(
             metrics = trainer.train_step((inputs, targets))
         if mark is not None:
             mark()
-        found["calls"].append(net.calls - before)
-        found["losses"].append(float(metrics.loss))
-        found["times"].append([float(metrics.compute_time), float(metrics.communication_time)])
-        found["weights"].append(flat(trainer.model.state_dict()))
-        found["scales"].append(None if trainer.scaler is None else float(trainer.scaler.get_scale()))
+        observed["calls"].append(net.calls - before)
+        observed["losses"].append(float(metrics.loss))
+        observed["times"].append([float(metrics.compute_time), float(metrics.communication_time)])
+        observed["weights"].append(flat(trainer.model.state_dict()))
+        observed["scales"].append(None if trainer.scaler is None else float(trainer.scaler.get_scale()))
         if trainer.average is not None:
             with trainer.average.applied():
-                found["averages"].append(flat(trainer.model.state_dict()))
+                observed["averages"].append(flat(trainer.model.state_dict()))
         if step in saves:
             trainer.save_checkpoint(is_best=step in best)
-    found["dtypes"] = sorted(set(dtypes))
-    found["saved"], found["names"] = checkpoints.saved, checkpoints.names
+    observed["dtypes"] = sorted(set(dtypes))
+    observed["saved"], observed["names"] = checkpoints.saved, checkpoints.names
     if measures and mark is not None:
         mark()
-        found["metrics"] = trainer.get_performance_metrics()
+        observed["metrics"] = trainer.get_performance_metrics()
         mark()
-    return found
+    return observed
 
 
 def expected(
@@ -249,13 +249,13 @@ def expected(
     clip_norm: float | None = None,
     ema_decay: float | None = None,
 ) -> dict[str, list[Any]]:
-    """Return what one process computes, by step: losses of each rank before it, weights and averages after it.
+    """Return the results of one process, by step: losses of each rank before it, weights and averages after it.
 
-    batches: of each rank, in their order.
+    batches: those of each rank, in the order of the ranks.
     """
     net = net_of(weights)
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    found: dict[str, list[Any]] = {"losses": [], "weights": [], "averages": []}
+    results: dict[str, list[Any]] = {"losses": [], "weights": [], "averages": []}
     average: Tensor | None = None
     for number, of_ranks in enumerate(zip(*batches, strict=True), start=1):
         optimizer.zero_grad()
@@ -268,10 +268,10 @@ def expected(
         if ema_decay is not None:
             decay = 0.0 if average is None else min(ema_decay, number / (9 + number))
             average = now if average is None else decay * average + (1 - decay) * now
-            found["averages"].append(average)
-        found["losses"].append([float(loss.detach()) for loss in losses])
-        found["weights"].append(now)
-    return found
+            results["averages"].append(average)
+        results["losses"].append([float(loss.detach()) for loss in losses])
+        results["weights"].append(now)
+    return results
 
 
 def tested(
@@ -287,7 +287,7 @@ def tested(
     recipe = image_classification.ImageTrainer(trainer, ImageSets(data, data, 1, 1, CLASSES), batch_size, 1, 0.1)
     with recipe.testing():
         sums = recipe.count_hits()
-    return [float(one) for one in sums]
+    return [float(total) for total in sums]
 
 
 def rates(batch_size: int, epochs: int, warmup_epochs: float, size: int, peak: float) -> list[float]:
@@ -308,17 +308,17 @@ def rates(batch_size: int, epochs: int, warmup_epochs: float, size: int, peak: f
 def fitted(
     options: dict[str, Any], weights: list[Tensor], images: Tensor, labels: Tensor, plan: dict[str, Any]
 ) -> dict[str, Any]:
-    """On a rank: fit, perhaps only up to a step, perhaps from a checkpoint; return what came of it, plain data.
+    """On a rank: fit, perhaps only up to a step, perhaps from a checkpoint; return the results, plain data.
 
     plan: `epochs`, `batch_size`, `seed`, `kind`; `due`: steps after which a checkpoint is due; `stops`: the step within
-    which this launch fails, 0 never; `saved`: of an earlier launch, to resume from, or None.
+    which this launch fails, 0 never; `saved`: that of an earlier launch, to resume from, or None.
     """
     from torch.utils.data import TensorDataset
 
     from labkit.exercises import image_classification
 
     class Stop(Exception):
-        """The end of a launch that fails."""
+        """Raised to end a launch that fails."""
 
     calls: list[list[Any]] = []
 
@@ -363,7 +363,7 @@ def digits_model() -> nn.Module:
 
 
 def digits_classified(epochs: int, batch_size: int, seed: int) -> dict[str, Any]:
-    """On a rank: train a small ResNet on the digits; return its state, the averaged one, and what `fit` returned."""
+    """On a rank: train a small ResNet on the digits; return its averaged state, and metrics that `fit` returned."""
     from labkit.data import image_sets
     from labkit.exercises import image_classification
 

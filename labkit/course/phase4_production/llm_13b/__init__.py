@@ -1,1 +1,1 @@
-"""What learners have for `llm_13b`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `llm_13b`."""

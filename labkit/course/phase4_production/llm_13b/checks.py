@@ -53,9 +53,9 @@ def generates(*given: Any) -> Any:
 
 def best_seconds(model: Any, cluster: Any, batch: int) -> float:
     """Return the shortest step of all layouts that exercise 17's trainer can run, and that fit."""
-    layouts = [as_trained(one) for one in LayoutSpace(model, cluster, batch).all()]
-    steps = [predict(model, one, cluster) for one in layouts if one is not None]
-    return min(one.step_seconds for one in steps if one.surely_fits)
+    layouts = [as_trained(layout) for layout in LayoutSpace(model, cluster, batch).all()]
+    steps = [predict(model, layout, cluster) for layout in layouts if layout is not None]
+    return min(step.step_seconds for step in steps if step.surely_fits)
 
 
 @check(points=4, todo=1, title="plan: the fastest layout that your trainer can run", look_at="plan: measure")
@@ -64,8 +64,8 @@ def layouts(submission: Submission, ranks: Ranks) -> None:
         [[40, 5120, 40, 2048, 50304], "dgx-a100", 4, {}, None, 25e9],
         [[24, 2048, 16, 2048, 50304], "dgx-a100", 1, {"memory_gb": 16.0}, 64, 1e9],
     ]
-    (found,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
-    for (sizes, preset, nnodes, changes, batch, tokens), seen in zip(cases, found, strict=True):
+    (results,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
+    for (sizes, preset, nnodes, changes, batch, tokens), seen in zip(cases, results, strict=True):
         model, cluster = model_of(*sizes), cluster_of(preset, nnodes, **changes)
         batch = batch or 16 * cluster.world_size
         gpus = f"{cluster.world_size} GPUs of {cluster.gpu.memory_gb:g} GB"
@@ -103,8 +103,8 @@ def refusals(submission: Submission, ranks: Ranks) -> None:
         [SIZES, "dgx-a100", 1, {}, 64, -1.0],
         [[80, 20480, 160, 2048, 50304], "dgx-a100", 1, {}, 64, 1e9],
     ]
-    (found,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
-    for begin, seen in zip(("batch must be", "tokens must be", "no layout of"), found, strict=True):
+    (results,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
+    for begin, seen in zip(("batch must be", "tokens must be", "no layout of"), results, strict=True):
         expect(str(seen).startswith(f"ValueError: {begin}"), f"ValueError that begins with {begin!r}").holds(str(seen))
 
 
@@ -117,7 +117,7 @@ def run(
     """Train on four ranks. saved: of each rank; None: no checkpoints."""
     own = [None] * 4 if saved is None else saved
     own_loop = options.pop("own_loop", False)
-    given = [Args(SIZES, layout, steps, options, one, own_loop) for one in own]
+    given = [Args(SIZES, layout, steps, options, checkpoints, own_loop) for checkpoints in own]
     return ranks(4).call(submission.used_by(trains), given)
 
 
@@ -157,12 +157,12 @@ def parts(submission: Submission, ranks: Ranks) -> None:
         "recompute": "full",
     }
     seen = run(submission, ranks, layout, 1, own_loop=True)
-    one = model_of(*SIZES)
+    model = model_of(*SIZES)
     for rank, value in enumerate(seen.values):
         expect(value["dtypes"], f"dtypes of the weights of rank {rank}, precision bf16").equals(["torch.bfloat16"])
         # between 1/4 of 12 bytes, and a little more: norms and some biases are on both tensor-parallel ranks
         nbytes, what = (
-            12 * one.parameters / 4,
+            12 * model.parameters / 4,
             f"bytes of optimizer state of rank {rank}, a quarter of 12 for each weight",
         )
         expect(value["state"], what, unit="bytes").at_least(nbytes)
@@ -262,9 +262,9 @@ def learns(submission: Submission, ranks: Ranks) -> None:
 def generation(submission: Submission, ranks: Ranks) -> None:
     table = torch.randn(7, 7, 7, generator=torch.Generator().manual_seed(0))
     prompt = torch.tensor([3, 1], dtype=torch.uint8)
-    (found,) = ranks(1).call(submission.used_by(generates), [Args(table, prompt, 12, 5, 1)]).values
-    expect(found[1], "most tokens that the model sees, context 5").equals(5)
-    expect(found[0], "the prompt and 12 tokens").equals(right_tokens(table, prompt, 12, 5, 1))
+    (result,) = ranks(1).call(submission.used_by(generates), [Args(table, prompt, 12, 5, 1)]).values
+    expect(result[1], "most tokens that the model sees, context 5").equals(5)
+    expect(result[0], "the prompt and 12 tokens").equals(right_tokens(table, prompt, 12, 5, 1))
 
 
 HINTS = {

@@ -1,7 +1,7 @@
-"""Exercise 26 on a rank, for its checks: plans, short trainings of a small sibling, and what one process computes.
+"""Exercise 26 on a rank, for its checks: plans, short trainings of a small sibling, and the results of one process.
 
-    planned(cases)                              on a rank: what `plan` returns, plain data
-    trained(sizes, layout, ...)                 on a rank: build, train, save and load; what it saw, plain data
+    planned(cases)                              on a rank: the results of `plan`, plain data
+    trained(sizes, layout, ...)                 on a rank: build, train, save and load; results, plain data
     one_process(sizes, layout, ...)             losses and weights of the same steps without any parallelism
 
 Ranks of a check share no folder. So checkpoints are kept in the ranks' memory, by a stand-in for exercise 20, and go
@@ -40,7 +40,7 @@ def model_of(layers: int, width: int, heads: int, sequence: int, vocab: int = VO
 
 
 def cluster_of(preset: str, nnodes: int, **changes: Any) -> Topology:
-    """Return that many nodes of a preset. changes: of its fields; "memory_gb", of its GPUs."""
+    """Return that many nodes of a preset. changes: new values of its fields; "memory_gb": that of its GPUs."""
     made = replace(topology(preset), nnodes=nnodes)
     if "memory_gb" in changes:
         made = replace(made, gpu=replace(made.gpu, memory_gb=changes.pop("memory_gb")))
@@ -53,18 +53,18 @@ def planned(cases: Sequence[Sequence[Any]]) -> list[Any]:
     """On a rank: plan each of [model's sizes, preset, nnodes, changes, batch, tokens]; return plain data, or errors."""
     from labkit.exercises import llm_13b
 
-    found: list[Any] = []
+    results: list[Any] = []
     for sizes, preset, nnodes, changes, batch, tokens in cases:
         try:
-            made = llm_13b.plan(model_of(*sizes), cluster_of(preset, nnodes, **changes), batch, tokens)
+            plan = llm_13b.plan(model_of(*sizes), cluster_of(preset, nnodes, **changes), batch, tokens)
         except ValueError as error:
-            found.append(f"ValueError: {error}")
+            results.append(f"ValueError: {error}")
         else:
-            found.append({
-                "layout": asdict(made.layout), "steps": int(made.steps), "forecast": asdict(made.forecast),
-                "layers": int(made.model.layers), "learning_rate": float(made.learning_rate),
+            results.append({
+                "layout": asdict(plan.layout), "steps": int(plan.steps), "forecast": asdict(plan.forecast),
+                "layers": int(plan.model.layers), "learning_rate": float(plan.learning_rate),
             })  # fmt: skip
-    return found
+    return results
 
 
 def forecasted(cases: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
@@ -72,11 +72,11 @@ def forecasted(cases: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
     from labkit.exercises import llm_13b
     from labkit.predict import predict
 
-    found = []
+    forecasts = []
     for sizes, preset, nnodes, changes, layout, steps in cases:
         step = predict(model_of(*sizes), Plan(**layout), cluster_of(preset, nnodes, **changes))
-        found.append(asdict(llm_13b.forecast(step, steps)))
-    return found
+        forecasts.append(asdict(llm_13b.forecast(step, steps)))
+    return forecasts
 
 
 # Training -------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class MemoryCheckpointer:
 
     saved: dict[str, Any]
     places: list[str]
-    """Folders of the checkpointers that were made."""
+    """Folders of the checkpointers that were created."""
 
     def __init__(self, checkpoint_dir: str, *, group: Any) -> None:
         self.group, self.storage = group, MemoryStorage([])
@@ -105,7 +105,7 @@ class MemoryCheckpointer:
         self.places.append(checkpoint_dir.replace("\\", "/").split("/")[-1])
 
     def save_checkpoint(self, step: int, components: Any, metrics: Any = None) -> str:
-        states = {name: one.state_dict() for name, one in components.items()}
+        states = {name: component.state_dict() for name, component in components.items()}
         buffer = io.BytesIO()
         torch.save(states, buffer)
         folder = f"step_{step:08}"
@@ -116,7 +116,7 @@ class MemoryCheckpointer:
     save_async = save_checkpoint
 
     def wait(self) -> None:
-        """Nothing is ever being written."""
+        """Return at once: `save_async` has already written everything."""
 
     def load_first(self, components: Any, order: Callable[[Any], Sequence[str]]) -> int | None:
         names = list(order(self.storage))
@@ -146,15 +146,15 @@ def plan_of(sizes: Sequence[int], layout: dict[str, Any], steps: int, **options:
 def held_state(trainer: Any) -> int:
     """Return the bytes of optimizer state on this rank."""
     inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-    values = [one for state in inner.state.values() for one in state.values() if isinstance(one, Tensor)]
-    return sum(one.untyped_storage().nbytes() for one in values)
+    values = [value for state in inner.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return sum(value.untyped_storage().nbytes() for value in values)
 
 
 def trained(
     sizes: Sequence[int], layout: dict[str, Any], steps: int, options: dict[str, Any], saved: Any = None,
     own_loop: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """On a rank: train; return losses, first step, loss on held-out text, whole weights, and what was saved.
+    """On a rank: train; return losses, first step, loss on held-out text, whole weights, and checkpoints.
 
     saved: checkpoints, by folder, None: the plan has no folder. own_loop: `loop` below instead of `train`.
     """
@@ -185,22 +185,22 @@ def trained(
         return trainer
 
     llm_13b.build = watched
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     try:
         plan = plan_of(sizes, layout, steps, **options)
         report = loop(llm_13b, plan) if own_loop else llm_13b.train(plan)
-        found = {
+        results = {
             "losses": {int(step): float(loss) for step, loss in report.losses.items()},
             "first_step": int(report.first_step), "held_out_loss": report.held_out_loss,
             "weights": [] if report.model is None else [one.detach().clone() for one in _unique(report.model)],
         }  # fmt: skip
     except CheckpointError:
-        found = {"error": "CheckpointError"}
+        results = {"error": "CheckpointError"}
     finally:
         llm_13b.build = build
-    found |= {name: seen[name] for name in ("calls", "rates", "batches", "dtypes")}
-    found["state"] = held_state(seen["trainer"])
-    return {**found, "saved": memory.saved, "places": memory.places}
+    results |= {name: seen[name] for name in ("calls", "rates", "batches", "dtypes")}
+    results["state"] = held_state(seen["trainer"])
+    return {**results, "saved": memory.saved, "places": memory.places}
 
 
 def loop(llm_13b: Any, plan: TrainingPlan) -> Any:
@@ -285,7 +285,7 @@ def generated(table: Tensor, prompt: Tensor, count: int, context: int, seed: int
 
 
 def right_tokens(table: Tensor, prompt: Tensor, count: int, context: int, seed: int) -> list[int]:
-    """Return what `generated` must return."""
+    """Return the tokens that `generated` must return."""
     model, tokens, draw = TableModel(table), prompt.tolist(), torch.Generator().manual_seed(seed)
     for _ in range(count):
         logits = model(torch.tensor([tokens[-context:]]))[0, -1]

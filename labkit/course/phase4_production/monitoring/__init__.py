@@ -1,1 +1,1 @@
-"""What learners have for `monitoring`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `monitoring`."""

@@ -226,8 +226,8 @@ def deviations(submission: Submission, ranks: Ranks) -> None:
         ([0.0, 0.0, 0.0], 1.5, [], "nothing measured"),
     ]
     (seen,) = ranks(1).call(submission.used_by(found_outliers), [Args([list(case[:2]) for case in cases])]).values
-    for (values, factor, wanted, why), found in zip(cases, seen, strict=True):
-        expect(found, f"outliers of {values} by a factor of {factor}: {why}").equals(wanted)
+    for (values, factor, wanted, why), outliers in zip(cases, seen, strict=True):
+        expect(outliers, f"outliers of {values} by a factor of {factor}: {why}").equals(wanted)
 
 
 def history(length: int = 3, **of_rank_1: float) -> list[list[dict[str, float]]]:

@@ -1,1 +1,1 @@
-"""What learners have for `scaling_study`: given parts, visible checks, questions."""
+"""Given parts, visible checks and questions of exercise `scaling_study`."""

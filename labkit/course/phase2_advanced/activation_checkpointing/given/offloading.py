@@ -11,12 +11,12 @@ from labkit.torch_versions.tensors import view_base
 def storage_device(device: torch.device | str) -> torch.device:
     """Return `device` as a torch.device. Raises ValueError if torch does not know it or it cannot hold values."""
     try:
-        found = torch.device(device)
+        known = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(f"device must be one that torch knows, got {device!r}") from None
-    if found.type == "meta":
+    if known.type == "meta":
         raise ValueError(f"device must hold values, got {device!r}")
-    return found
+    return known
 
 
 def is_parameter(tensor: Tensor) -> bool:

@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 class AllRecomputed(BaseException):
-    """Ends the second call of a function once all that the first one saved is there again.
+    """Raised to end the second call of a function, once it has saved all tensors that the first call saved.
 
     Not an `Exception`, which the function might catch.
     """
 
 
 def never_unpack(packed: Any) -> Tensor:
-    """`unpack` for tensors that a second call saves: no backward pass goes through its graph."""
+    """Raise AssertionError: the `unpack` of a second call's tensors, since no backward pass goes through its graph."""
     raise AssertionError("a backward pass went through what was computed again")
 
 
@@ -32,18 +32,18 @@ class SavedArguments:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         self._others = [None if isinstance(arg, Tensor) else arg for arg in args]
         self._places = [place for place, arg in enumerate(args) if isinstance(arg, Tensor)]
-        # kept itself: in torch 2.11 a node frees what it saved with the last tensor that it made
+        # keep this tensor: in torch 2.11 a node frees its saved tensors along with the last tensor that it made
         self._saved: Any = _Save.apply(torch.empty(0, requires_grad=True), *tensors)  # type: ignore[no-untyped-call]  # torch has no types for it
 
     def again(self) -> list[Any]:
-        """Return the arguments, tensors detached from their graph: gradients go through the first call's.
+        """Return the arguments; tensors are detached, since gradients go through the first call's graph.
 
         Raises RuntimeError if one has been changed in place.
         """
-        found = list(self._others)
+        arguments = list(self._others)
         for place, tensor in zip(self._places, self._saved.grad_fn.saved_tensors, strict=True):
-            found[place] = tensor.detach().requires_grad_(tensor.requires_grad)
-        return found
+            arguments[place] = tensor.detach().requires_grad_(tensor.requires_grad)
+        return arguments
 
 
 class _Save(torch.autograd.Function):
@@ -82,8 +82,8 @@ class SavedAutocast:
 
 def devices_of(args: Sequence[Any]) -> set[torch.device]:
     """Return the CPU, and the GPUs on which there are tensors of `args`."""
-    found = {arg.device for arg in args if isinstance(arg, Tensor)}
-    return {torch.device("cpu")} | {device for device in found if device.type in ("cuda", "xpu")}
+    devices = {arg.device for arg in args if isinstance(arg, Tensor)}
+    return {torch.device("cpu")} | {device for device in devices if device.type in ("cuda", "xpu")}
 
 
 def random_states(devices: set[torch.device]) -> dict[torch.device, Tensor]:

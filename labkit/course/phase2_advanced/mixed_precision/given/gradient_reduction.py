@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 def share_of_samples(samples: int, device: torch.device, group: ProcessGroup | None = None) -> Tensor:
     """Return `samples` over the number of samples of all ranks, a float32 scalar; NaN if there are none anywhere.
 
-    One all-reduce of one number.
+    Takes one all-reduce of a number.
     """
     total = torch.full((1,), float(samples), device=device)
     dist.all_reduce(total, group=group)

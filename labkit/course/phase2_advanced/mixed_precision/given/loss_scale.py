@@ -37,7 +37,7 @@ class LossScale:
             raise ValueError(f"growth_interval must be a whole number, 1 or more, got {growth_interval}")
         self._scale = float(init_scale)
         self._steps_without_overflow = 0
-        """In a row, since the scale last changed."""
+        """Consecutive steps without overflow since the scale last changed."""
         self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
         self.growth_interval = growth_interval
 
@@ -46,7 +46,7 @@ class LossScale:
         return self._scale
 
     def state_dict(self) -> dict[str, Any]:
-        """All that goes into a checkpoint, under the names that torch's GradScaler has: each can load the other's."""
+        """Return the state for a checkpoint, under the names of torch's GradScaler: each can load the other's."""
         return {
             "scale": self._scale,
             "growth_factor": self.growth_factor,

@@ -9,13 +9,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 HALVES = (torch.float16, torch.bfloat16)
-"""The dtypes of 16 bits."""
+"""Floating-point dtypes of 16 bits."""
 
 
 class PairedOptimizer:
     """An optimizer some of whose parameters are copies of a model's; a subclass fills `pairs` and takes steps.
 
-    optimizer: before its first step. Raises ValueError for one that has state.
+    optimizer: one that has taken no step yet. Raises ValueError if it has state.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -27,7 +27,7 @@ class PairedOptimizer:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that the optimizer works on: copies, and the model's own where they need none."""
+        """Parameters that the optimizer updates: copies, and the model's own where they need none."""
         return [parameter for entry in self.optimizer.param_groups for parameter in entry["params"]]
 
     def zero_grad(self) -> None:
@@ -37,7 +37,7 @@ class PairedOptimizer:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, and the copies: the model's weights alone have lost their last digits."""
+        """Return the optimizer's state, and the copies: the model's weights alone have lost their last digits."""
         return {"optimizer": self.optimizer.state_dict(), "masters": [copy.detach() for _, copy in self.pairs]}
 
     @torch.no_grad()

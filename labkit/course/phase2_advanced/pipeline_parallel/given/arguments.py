@@ -13,7 +13,7 @@ from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import Op, 
 
 
 class Stage(Protocol):
-    """What a pipeline needs to know of a stage, besides how to run it."""
+    """A stage as the pipeline sees it: its module, and its place among all stages."""
 
     module: nn.Module
     index: int
@@ -46,7 +46,7 @@ def check_split(num_layers: int, num_stages: int, costs: Sequence[float]) -> Non
 
 
 def check_index(index: int, count: int) -> None:
-    """Raise ValueError unless `index` is that of one of `count` stages."""
+    """Raise ValueError unless `index` is the number of a stage, from 0 to `count` - 1."""
     if not 0 <= index < count:
         raise ValueError(f"index must be 0 to {count - 1}, with count {count}, got {index}")
 
@@ -63,7 +63,7 @@ def check_stages(stages: Sequence[Stage], group: ProcessGroup | None) -> None:
 
 
 def check_schedule(schedule: Schedule, ranks: int, chunks: int) -> int:
-    """Return the number of microbatches. Raise ValueError unless everything is done once, and in a possible order."""
+    """Return the number of microbatches. Raise ValueError unless each step is done once, after those it needs."""
     done = {StageStep(a.op, a.chunk * ranks + a.stage, a.microbatch): a.time for a in schedule}
     count, microbatches = ranks * chunks, 1 + max((action.microbatch for action in schedule), default=-1)
     wanted = {StageStep(op, g, k) for op in get_args(Op) for g in range(count) for k in range(microbatches)}
@@ -85,8 +85,8 @@ def split_batch(
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Callable[[Tensor, Tensor], Tensor]]:
     """Return the parts of the batch and of the target, one for each microbatch, and the criterion.
 
-    stages: those of this rank. The batch is needed where the first stage is; target and criterion are needed where the
-    last one is. Elsewhere nothing is checked, and there are no parts. Raises ValueError if something is missing.
+    stages: those of this rank. The rank of the first stage needs the batch; the rank of the last one needs target and
+    criterion. On other ranks nothing is checked, and there are no parts. Raises ValueError if something is missing.
     """
     rank, is_first, is_last = stages[0].index, stages[0].index == 0, stages[-1].index == stages[-1].count - 1
     for name, value, needed in (("batch", batch, is_first), ("target", target, is_last)):

@@ -37,7 +37,7 @@ class Slot(NamedTuple):
     """One slot of a schedule, as one rank sees it."""
 
     action: Action | None
-    """What the rank does; None if it is idle."""
+    """Forward or backward that the rank does; None if it is idle."""
     arriving: list[Message]
     """Results of other ranks' actions in this slot that go to this rank."""
 
@@ -114,7 +114,7 @@ class PipelineMessages:
                 "the first stage from the batch"
             )
         activation = self._wait_for(message)
-        if message.to in self._formats:  # else it comes from this rank
+        if message.to in self._formats:  # otherwise it comes from this rank
             activation.requires_grad_(self._formats[message.to].requires_grad)
         return activation
 
@@ -140,7 +140,7 @@ class PipelineMessages:
         self._post_tensors(message, result, slot.arriving)
 
     def wait_for_sends(self) -> None:
-        """Wait until all results have left."""
+        """Wait until all results have been sent."""
         for work in self._sending[1]:
             work.wait()
         self._sending = None, []
@@ -157,7 +157,7 @@ class PipelineMessages:
     def _post_tensors(self, message: Message | None, result: Tensor | None, arriving: Sequence[Message]) -> None:
         posts: list[_Post] = []
         if sending := message is not None and result is not None and result.numel() > 0:
-            self.wait_for_sends()  # a sent tensor is kept no longer than until the next one is sent
+            self.wait_for_sends()  # keep a sent tensor only until the next one is sent
             posts.append((dist.isend, result.detach().contiguous(), message.to))
         # a stage whose result requires no gradient gets none
         wanted = [each for each in arriving if each.op == "forward" or self._formats[each.sender].requires_grad]
@@ -196,11 +196,11 @@ class PipelineMessages:
         return torch.empty(size, dtype=format.dtype, device=self._device)
 
     def _post(self, posts: list[_Post]) -> list[list[dist.Work]]:
-        """Post all at once; return the works to wait for, for each."""
+        """Post all messages at once; return for each the works to wait for."""
         batch = [
             dist.P2POp(post, tensor, self._peers[stage % len(self._peers)], self._group)
             for post, tensor, stage in posts
         ]
         works = dist.batch_isend_irecv(batch) if batch else []
-        # NCCL returns one work for all of them
+        # NCCL returns a single work for all messages
         return [[work] for work in works] if len(works) == len(batch) else [list(works) for _ in batch]

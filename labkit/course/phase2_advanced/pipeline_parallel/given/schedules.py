@@ -10,7 +10,7 @@ Op = Literal["forward", "backward"]
 
 
 class Action(NamedTuple):
-    """What one rank does in one slot."""
+    """One forward or backward pass of one rank, in one slot."""
 
     time: int
     """Number of the slot, from 0."""
@@ -19,7 +19,7 @@ class Action(NamedTuple):
     op: Op
     microbatch: int
     chunk: int = 0
-    """Which of the rank's stages."""
+    """Number of the stage among those of the rank."""
 
 
 Schedule = Sequence[Action]
@@ -50,12 +50,12 @@ def schedule_orders(orders: Sequence[Sequence[Step]]) -> list[Action]:
     orders: for each rank, its steps in order. Raises ValueError if the ranks wait for each other forever.
     """
     ranks, num_stages = len(orders), len(orders) * (1 + max(chunk for order in orders for _, _, chunk in order))
-    left = [deque(order) for order in orders]
-    free, done = [0] * ranks, dict[StageStep, int]()  # first slot in which a rank is free, a step's result is there
+    remaining = [deque(order) for order in orders]
+    free, done = [0] * ranks, dict[StageStep, int]()  # first slot in which a rank is free, or a step's result is there
     schedule: list[Action] = []
-    while any(left):
+    while any(remaining):
         before = len(schedule)
-        for rank, steps in enumerate(left):
+        for rank, steps in enumerate(remaining):
             while steps:
                 op, microbatch, chunk = steps[0]
                 step = StageStep(op, chunk * ranks + rank, microbatch)
@@ -67,7 +67,7 @@ def schedule_orders(orders: Sequence[Sequence[Step]]) -> list[Action]:
                 schedule.append(Action(time, rank, op, microbatch, chunk))
                 steps.popleft()
         if len(schedule) == before:
-            waiting = [f"rank {rank} at {steps[0][0]} {steps[0][1]}" for rank, steps in enumerate(left) if steps]
+            waiting = [f"rank {rank} at {steps[0][0]} {steps[0][1]}" for rank, steps in enumerate(remaining) if steps]
             raise ValueError(
                 f"orders must let some rank go on, all wait for each other after {before} actions: "
                 f"{', '.join(waiting[:4])}{', ...' * (len(waiting) > 4)}"

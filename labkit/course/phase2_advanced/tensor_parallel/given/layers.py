@@ -133,8 +133,8 @@ class BlockPart(nn.Module):
     """This rank's part of a transformer block that is built like `labkit.models.gpt.Block`.
 
     Each rank holds 1/N of the heads and of the MLP: columns of `qkv` and `up`, rows of `out` and `down`. All ranks hold
-    the norms, and the biases of `out` and `down`. Initialized as the whole block is: use the same seed on all ranks; a
-    rank holds the whole block for that moment. causal: tokens cannot attend to later ones. Raises `ValueError` unless
+    the norms, and the biases of `out` and `down`. Initialized as the whole block is: use the same seed on all ranks. A
+    rank briefly holds the whole block. causal: tokens cannot attend to later ones. Raises `ValueError` unless
     num_heads divides hidden_size and the number of ranks divides num_heads. Attributes: `norm_attention`, `qkv`, `out`,
     `norm_mlp`, `up`, `down`; `hidden_size`, `num_heads`, `head_width`, `causal`, of the whole block.
     """

@@ -54,7 +54,7 @@ def check_heads(q: Tensor, group: ProcessGroup | None) -> int:
 
 
 def _chunks(layout: str) -> int:
-    """Number of chunks in a rank's part."""
+    """Return the number of chunks in a rank's part."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     return 2 if layout == "zigzag" else 1

@@ -18,10 +18,10 @@ class Arriving:
     def __init__(self, received: list[Tensor], sent: Sequence[Tensor], works: Sequence[dist.Work]) -> None:
         self._received, self._works = received, works
         self._sent = sent
-        """Kept until they have left."""
+        """Tensors on their way to the next rank, kept until they have been sent."""
 
     def wait(self) -> list[Tensor]:
-        """Wait until all tensors have arrived and left; return those that have arrived. Again: returns them at once."""
+        """Wait until all tensors are received and sent; return the received ones. A second call does not wait."""
         works, self._works, self._sent = self._works, (), ()
         for work in works:
             work.wait()

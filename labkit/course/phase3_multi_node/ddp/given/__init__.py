@@ -1,5 +1,5 @@
-"""What is given of exercise 11, `ddp`: argument checks, the bucket, the wrapper's surface, what ranks agree on,
-the training step and the checkpoint's file."""
+"""Given parts of exercise 11, `ddp`: argument checks, the bucket, the wrapper's interface, agreement among ranks,
+the training step and the checkpoint file."""
 
 from labkit.course.phase3_multi_node.ddp.given.agreement import broadcast_together
 from labkit.course.phase3_multi_node.ddp.given.backward_pass import weak

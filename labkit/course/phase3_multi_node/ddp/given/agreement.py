@@ -1,4 +1,4 @@
-"""What all ranks of a group must have in common: initial values, the order of buckets, which parameters were used."""
+"""Agreement among the ranks of a group: initial values, the order of buckets, which parameters were used."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def broadcast_together(tensors: Iterable[Tensor], group: ProcessGroup | None = N
         if tensor.numel():
             by_device.setdefault(tensor.device, []).append(tensor.data)  # not even autograd's version counter notices
     for alike in by_device.values():
-        as_they_are = all(tensor.dtype is torch.float32 for tensor in alike)  # half of the operators
+        all_float32 = all(tensor.dtype is torch.float32 for tensor in alike)  # takes half as many operators as bytes
         # the widest elements first: then each tensor's bytes begin at a multiple of its element size
         alike.sort(key=lambda tensor: -tensor.element_size())
-        flats = [tensor.reshape(-1) if as_they_are else as_bytes(tensor) for tensor in alike]
+        flats = [tensor.reshape(-1) if all_float32 else as_bytes(tensor) for tensor in alike]
         joined = torch.cat(flats)
         dist.broadcast(joined, group_ranks(group)[0], group)
         for tensor, part in zip(alike, joined.split([flat.numel() for flat in flats]), strict=True):
-            tensor.copy_((part if as_they_are else part.view(tensor.dtype)).view(tensor.shape))
+            tensor.copy_((part if all_float32 else part.view(tensor.dtype)).view(tensor.shape))
 
 
 def as_on_first_rank(
     order: Sequence[nn.Parameter], parameters: Sequence[nn.Parameter], group: ProcessGroup | None = None
 ) -> list[nn.Parameter]:
-    """Return the group's first rank's order of `parameters`, on every rank: one broadcast, of 8 bytes for each.
+    """Return `parameters` in the order of the group's first rank, on every rank: one broadcast of 8 bytes for each.
 
-    order: this rank's, which other ranks need not share.
+    order: `parameters` in this rank's order, which other ranks need not share.
     """
     place = {parameter: number for number, parameter in enumerate(parameters)}
     numbers = torch.tensor([place[parameter] for parameter in order], device=parameters[0].device)

@@ -28,12 +28,12 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 def parameters_in_graph(outputs: Any) -> set[nn.Parameter]:
     """Return the parameters that a backward pass from these outputs reaches: the leaves of their autograd graph."""
-    found: set[Any] = set()
+    parameters: set[Any] = set()
     seen: set[Any] = set()
     nodes: list[Any] = []
     for tensor in tensors_in(outputs):
         if tensor.requires_grad and tensor.grad_fn is None:
-            found.add(tensor)
+            parameters.add(tensor)
         nodes.append(tensor.grad_fn)
     while nodes:
         node = nodes.pop()
@@ -41,9 +41,9 @@ def parameters_in_graph(outputs: Any) -> set[nn.Parameter]:
             continue
         seen.add(node)
         if hasattr(node, "variable"):
-            found.add(node.variable)
+            parameters.add(node.variable)
         nodes += [following for following, _ in node.next_functions]
-    return found
+    return parameters
 
 
 class EndOfBackward:
@@ -53,10 +53,10 @@ class EndOfBackward:
         self._function, self._pass = function, -1
 
     def ask(self) -> None:
-        """Have the function called at the end of this pass, however often this is called. From within a hook only."""
-        this = backward_pass_number()
-        if this != self._pass:
-            self._pass = this
+        """Have the function called once at the end of this pass, however often `ask` is. For use in hooks only."""
+        current_pass = backward_pass_number()
+        if current_pass != self._pass:
+            self._pass = current_pass
             run_after_backward(self._function)
 
 

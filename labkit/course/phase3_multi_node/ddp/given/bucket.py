@@ -21,7 +21,7 @@ class Bucket:
         self._buffer: Tensor | None = None
         self._views: dict[nn.Parameter, Tensor] = {}
         self.missing: set[nn.Parameter] = set(self._parameters)
-        """Parameters whose gradients have not come yet, in this backward pass."""
+        """Parameters whose gradients have not arrived yet in this backward pass."""
         self.pending: Any = None
         """The all-reduce under way: a `Work`, or the `Future` of a communication hook. None if it is not launched."""
 
@@ -68,7 +68,7 @@ class Bucket:
                 why = f"it was not launched, and {count} are in `missing`"
             raise RuntimeError(f"bucket {self._index} has nothing to wait for, `pending` is None: {why}")
         result = self.pending.wait()
-        if isinstance(result, Sequence):  # as the value of a Work's future is
+        if isinstance(result, Sequence):  # the value of a Work's future is a list
             result = result[0]
         if isinstance(result, Tensor) and result is not self.buffer():
             self.buffer().copy_(result.view(-1))

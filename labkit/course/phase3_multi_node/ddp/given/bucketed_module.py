@@ -1,8 +1,8 @@
 """A module whose gradients travel in buckets: everything that is not in exercise 11's cell.
 
 The cell's class derives from it. Its methods decide what starts equal, how parameters are cut into buckets, what
-happens to a gradient that is complete, and what happens when all are. Here: the wrapped module's surface, the state of
-a pass, and which method is called when.
+happens to a gradient that is complete, and what happens when all are. Here are the wrapped module's interface, the
+state of a pass, and the calls of these methods.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BucketedModule(nn.Module):
         raise NotImplementedError
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Return the module's outputs. Raises RuntimeError, with their names, if the backward pass before has not
+        """Return the module's outputs. Raises RuntimeError, with their names, if the last backward pass has not
         reached some parameters; see `find_unused_parameters`.
         """
         if self.arrived:
@@ -108,8 +108,8 @@ class BucketedModule(nn.Module):
     def register_comm_hook(self, state: Any, hook: Callable[[Any, Bucket], Future[Tensor]]) -> None:
         """Have `hook(state, bucket)` average each full bucket, like torch's `register_comm_hook`.
 
-        It finds this rank's gradients in `bucket.buffer()`, divided by nothing, and returns a future of a tensor with
-        as many elements: the mean over the ranks. Raises RuntimeError at a second call, TypeError for no function.
+        `bucket.buffer()` has this rank's gradients, not divided by anything. The hook returns a future of a tensor with
+        as many elements: the mean over the ranks. Raises RuntimeError at a second call, TypeError for another object.
         """
         if not callable(hook):
             raise TypeError(f"hook must be callable, got {hook!r}")
@@ -128,7 +128,7 @@ class BucketedModule(nn.Module):
     def gradient_arrived(self, parameter: nn.Parameter) -> None:
         """Collect the gradient; called by autograd, as a hook, when `parameter.grad` is complete.
 
-        At the first one of a pass, parameters that the outputs do not depend on are collected, too.
+        At the first gradient of a pass, parameters that the outputs do not depend on are collected, too.
         """
         if not self.synchronizing:
             if self.as_view:
@@ -149,7 +149,7 @@ class BucketedModule(nn.Module):
         self.collect(parameter)
 
     def late(self) -> list[nn.Parameter]:
-        """Return the parameters whose gradients have not come in this pass.
+        """Return the parameters whose gradients have not arrived in this pass.
 
         Raises RuntimeError with their names, and forgets the pass, unless `find_unused_parameters`.
         """
@@ -175,9 +175,9 @@ class BucketedModule(nn.Module):
         for bucket in self.buckets:
             bucket.start_over()
         self.launched = 0
-        """Number of buckets on their way: `buckets[:launched]`."""
+        """Number of launched buckets: `buckets[:launched]`."""
         self.arrived: list[nn.Parameter] = []
-        """Parameters in the order in which their gradients came in this pass."""
+        """Parameters in the order in which their gradients arrived in this pass."""
         self._reachable: set[nn.Parameter] = set()
         self.expecting = self._finished_by_caller = False
 
@@ -187,7 +187,7 @@ class BucketedModule(nn.Module):
         return ", ".join(name for name, parameter in self.module.named_parameters() if parameter in wanted)
 
     def _backward_has_ended(self) -> None:
-        """Finish if all gradients have come: where a loss is spread over two passes, the second one finishes."""
+        """Finish if all gradients have arrived: where a loss is spread over two passes, the second one finishes."""
         if len(self.arrived) == len(self.trained) and not self._first_order and not self.find_unused:
             self._first_order = self.arrived
         if self._finished_by_caller:
@@ -196,7 +196,7 @@ class BucketedModule(nn.Module):
             self.finish_gradient_synchronization()
 
     def _rebuild_once(self) -> None:
-        """Make the buckets again, in the order in which the first pass's gradients came on the first rank."""
+        """Make the buckets again, in the order in which the first pass's gradients arrived on the first rank."""
         if self._first_order and not self._rebuilt:
             self._rebuilt = True
             self._make_buckets(agreement.as_on_first_rank(self._first_order, self.trained, self.group))
@@ -206,7 +206,7 @@ class BucketedModule(nn.Module):
     def _make_buckets(self, order: Sequence[nn.Parameter]) -> None:
         cut = self.assign(order, self.cap, min(MB, self.cap))
         self.buckets = [Bucket(index, parameters, index == len(cut) - 1) for index, parameters in enumerate(cut)]
-        """In the order in which they are launched, on every rank."""
+        """Buckets in the order in which they are launched, on every rank."""
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters()}
         """The bucket of each parameter."""
         self.start_over()

@@ -28,7 +28,7 @@ class CheckpointFile:
 
         def write() -> None:
             self.write({"model": model.state_dict(), "optimizer": optimizer.state_dict(), **more})
-            # a new name is on the disk when its folder is
+            # a new file name is on the disk only when its folder is synced
             folder = os.open(os.path.dirname(os.path.abspath(self.path)), os.O_RDONLY)
             try:
                 os.fsync(folder)

@@ -1,7 +1,7 @@
 """Given parts of the exercise on expert parallelism: argument checks, what a router returns, and the experts of a rank.
 
 routing = Routing(experts, weights, kept, loss, num_experts)  # routing.counts, routing.dropped
-outputs = experts(batches)                                    # of each of this rank's experts
+outputs = experts(batches)                                    # one tensor for each of this rank's experts
 """
 
 from labkit.course.phase3_multi_node.expert_parallel.given.arguments import (

@@ -38,7 +38,7 @@ def check_tokens(x: Any, width: int) -> None:
 
 
 def check_dispatch(x: Any, routing: Any, group: ProcessGroup | None) -> int:
-    """Check that `routing` is one of the tokens x and suits the group; return the group's size."""
+    """Check that `routing` belongs to the tokens x and suits the group; return the group's size."""
     if not isinstance(routing, Routing):
         raise ValueError(f"routing must be what a TopKRouter returns, got {_kind(routing)}")
     if not isinstance(x, Tensor) or x.dim() != 2 or len(x) != len(routing.experts):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class Experts(nn.Module):
-    """Of `num_experts` feed-forward networks, those with the numbers `own`, which this rank holds.
+    """The feed-forward networks that this rank holds: those with the numbers `own` among `num_experts`.
 
-    All are drawn from torch's generator, one after the other: with one seed on all ranks, each rank has other experts,
-    and together they are those of a single process.
+    All weights are drawn from torch's generator, one after the other: with one seed on all ranks, each rank has other
+    experts, and together they are those of a single process.
     """
 
     def __init__(self, width: int, hidden: int, num_experts: int, own: range) -> None:
@@ -31,6 +31,6 @@ class Experts(nn.Module):
                     self.down[number - own.start] = drawn[1].view(hidden, width) * hidden**-0.5
 
     def forward(self, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Return what each expert makes of its batch (rows, width), which may be empty, in the same shape."""
+        """Return each expert's outputs for its batch (rows, width), which may be empty, in the same shape."""
         weights = zip(self.up.unbind(), self.down.unbind(), strict=True)
         return [F.gelu(rows @ up) @ down for rows, (up, down) in zip(batches, weights, strict=True)]

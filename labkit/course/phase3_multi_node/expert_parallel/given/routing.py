@@ -1,4 +1,4 @@
-"""Where tokens go: what a router decides, and what is remembered of a dispatch until the results are combined."""
+"""Where tokens go: a router's decisions, and the record of a dispatch until the results are combined."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Routing:
     experts: Tensor
     """(tokens, top_k) of int64: numbers of the chosen experts, in the whole group."""
     weights: Tensor
-    """(tokens, top_k) of float32 or more: what each of them counts in the token's output."""
+    """(tokens, top_k) of float32 or wider: weight of each of them in the token's output."""
     kept: Tensor
     """(tokens, top_k) of bool: False if the choice is dropped, since its expert is full."""
     loss: Tensor
@@ -38,7 +38,7 @@ class Routing:
 
 @dataclass(frozen=True)
 class Journey:
-    """What `combine` needs to bring rows back to their tokens."""
+    """Record of a dispatch, by which `combine` brings rows back to their tokens."""
 
     routing: Routing
     order: Tensor

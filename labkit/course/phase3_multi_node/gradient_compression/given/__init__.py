@@ -1,6 +1,6 @@
-"""What exercise 13, gradient compression, builds on: state by parameter, packing into bytes, buckets and rounds.
+"""Given parts of exercise 13, gradient compression: state by parameter, packing into bytes, buckets and rounds.
 
-compressor           what compressors have in common; a state for each parameter, saved and restored
+compressor           base of the compressors; a state for each parameter, saved and restored
 integer_packing      integers of 1, 2, 4 or 8 bits, packed into bytes
 blocks               a tensor in rows of equal length, and as a matrix
 random_choices       random indices and matrices that are equal on every rank

@@ -24,7 +24,7 @@ def buckets(gradients: Gradients, bucket_size_mb: float) -> Iterator[Bucket]:
     """Yield the gradients in buckets, in order; each as soon as there are `bucket_size_mb` (10**6 bytes) in it.
 
     gradients: a mapping, or pairs of a name and a tensor, taken one after the other: a bucket is yielded before the
-    next gradient is asked for. Raises ValueError for a size that is not above 0, and, at the pair concerned, for
+    next gradient is taken. Raises ValueError for a size that is not above 0, and, at the pair concerned, for
     anything else and for a name given twice.
     """
     require_positive("bucket_size_mb", bucket_size_mb)

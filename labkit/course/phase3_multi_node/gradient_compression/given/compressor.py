@@ -1,4 +1,4 @@
-"""What compressors have in common: their methods, and a state for each parameter, saved and restored."""
+"""Base of the compressors: their methods, and a state for each parameter, saved and restored."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Size, Tensor
 from labkit.course.phase3_multi_node.gradient_compression.given.arguments import check_fields
 
 Message = tuple[Tensor, ...]
-"""What a rank sends for one gradient."""
+"""Tensors that a rank sends for one gradient."""
 
 Rounds = Generator[Message, list[Message], list[Message]]
-"""Yields the message of each round. The answer, and what is returned in the end, are messages whose mean is wanted: one
-of each rank, or a single one that is their mean."""
+"""Generator that yields the message of each round. The values sent into it, and its return value, are messages to be
+averaged: one from each rank, or a single one that is their mean."""
 
 
 @dataclass(eq=False)
@@ -34,22 +34,22 @@ class Compressor:
     """Whether the sum of several ranks' messages is the message of the summed gradients."""
 
     def __post_init__(self) -> None:
-        check_fields({one.name: getattr(self, one.name) for one in fields(self) if one.init})
+        check_fields({argument.name: getattr(self, argument.name) for argument in fields(self) if argument.init})
 
     def encode(self, tensor: Tensor, name: str) -> Message:
         """Return the message for `tensor`, which may have any shape, be empty or a scalar."""
         raise NotImplementedError
 
     def compress(self, gradient: Tensor, name: str) -> Message:
-        """Return the message of this rank by itself: that of the last round, if there is no other rank."""
+        """Return the message of the last round as if this rank were the only one."""
         return alone(self.rounds(gradient, name))
 
     def decompress(self, message: Message, shape: Size, name: str) -> Tensor:
-        """Return the tensor that `message` stands for, in `shape`."""
+        """Return the tensor that `message` encodes, in `shape`."""
         raise NotImplementedError
 
     def rounds(self, gradient: Tensor, name: str) -> Rounds:
-        """One round, whose message is `compress(gradient, name)`."""
+        """Make one round, whose message is `compress(gradient, name)`."""
         return (yield self.compress(gradient, name))
 
     def state_dict(self) -> dict[str, Any]:
@@ -61,14 +61,14 @@ class Compressor:
 
         Raises ValueError if it is that of another compressor, or of one with other arguments.
         """
-        found = state_dict.get("compressor")
-        if found != repr(self):
-            raise ValueError(f"state_dict must be that of {self!r}, got one of {found}")
+        saved = state_dict.get("compressor")
+        if saved != repr(self):
+            raise ValueError(f"state_dict must be that of {self!r}, got one of {saved}")
         self.state = defaultdict(dict, copy.deepcopy(state_dict["state"]))
 
 
 def alone(rounds: Rounds) -> Message:
-    """Go through `rounds` as the only rank: each answer is what was sent. Return the message in the end."""
+    """Run `rounds` as the only rank: each answer is the message that was sent. Return the final message."""
     message = next(rounds)
     while True:
         try:

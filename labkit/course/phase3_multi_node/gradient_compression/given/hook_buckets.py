@@ -12,11 +12,11 @@ from labkit.course.phase3_multi_node.gradient_compression.given.buckets import B
 from labkit.course.phase3_multi_node.gradient_compression.given.rounds import Pending, finish
 
 CommHook = Callable[[Any, Any], Future[Tensor]]
-"""Called by DDP with its own state and a bucket (`torch.distributed.GradBucket`, or anything with its methods)."""
+"""Function that DDP calls with its state and a bucket: `torch.distributed.GradBucket`, or anything with its methods."""
 
 
 class HookBuckets:
-    """The buckets of a backward pass, from the first to the one that is last.
+    """The buckets of a backward pass, from the first to the last.
 
     module: the parameters have their names in it. Without it they are numbered in the order in which they first
     appear: the same on every rank, and again after a restart with buckets of the same size, since DDP's first buckets
@@ -36,16 +36,16 @@ class HookBuckets:
     def future(self, bucket: Any, pending: Pending) -> Future[Tensor]:
         """Return the future that DDP expects: its value is the bucket's buffer, when `pending` is finished.
 
-        With the last bucket all are finished, in the order of the buckets. (A callback of the work, as torch's own
+        The last bucket's call finishes all of them, in order of the buckets. (A callback of the work, as torch's own
         hooks use, would begin second rounds in any order, and in gloo on a thread that other first rounds need.)
         """
         if bucket.index() == 0:
-            # of a backward pass that failed
+            # left over from a backward pass that failed
             self._under_way.clear()
         future: Future[Tensor] = Future()
         self._under_way.append((future, bucket.buffer(), pending))
         if bucket.is_last():
-            finish([one for _, _, one in self._under_way])
+            finish([rounds for _, _, rounds in self._under_way])
             for waiting, buffer, _ in self._under_way:
                 waiting.set_result(buffer)
             self._under_way.clear()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 WIDTHS = (1, 2, 4, 8)
-"""Bits of an integer that can be packed."""
+"""Numbers of bits to which an integer can be packed."""
 
 
 def pack(integers: Tensor, bits: int) -> Tensor:
@@ -17,8 +17,8 @@ def pack(integers: Tensor, bits: int) -> Tensor:
     flat = integers.reshape(-1).to(torch.uint8)
     if bits == 8:
         return flat
-    each = 8 // bits
-    rows = torch.nn.functional.pad(flat, (0, -flat.numel() % each)).view(-1, each)
+    per_byte = 8 // bits
+    rows = torch.nn.functional.pad(flat, (0, -flat.numel() % per_byte)).view(-1, per_byte)
     packed: Tensor = (rows << _places(bits, flat)).sum(1, dtype=torch.uint8)
     return packed
 
@@ -37,5 +37,5 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
 
 
 def _places(bits: int, like: Tensor) -> Tensor:
-    """Return how far the integers in a byte are shifted."""
+    """Return by how many bits each integer in a byte is shifted."""
     return torch.arange(0, 8, bits, dtype=torch.uint8, device=like.device)

@@ -31,7 +31,7 @@ class FlatBucket:
 
 
 class NodeReduction:
-    """Adds up gradients inside each node, uncompressed, and broadcasts there what came from the other nodes.
+    """Adds up gradients inside each node, uncompressed, and broadcasts the means over all nodes there.
 
     Bucket i belongs to owner i % K of each node: it has the sum of its node, and it alone exchanges it with the other
     nodes' owners of that bucket. Owners are the ranks whose inter-node group has a rank on every node, so as many as
@@ -51,7 +51,7 @@ class NodeReduction:
         self._started: list[tuple[FlatBucket, int, Work]] = []
 
     def own_buckets(self, buckets: Iterable[Bucket], overlap: bool) -> Iterator[Bucket]:
-        """Reduce each bucket to its owner; yield the buckets of this rank, when all are under way.
+        """Reduce each bucket to its owner; when all are under way, yield those that this rank owns.
 
         They hold the node's sums, divided such that their mean over the nodes is the mean over all ranks. overlap: do
         not wait for a bucket before the next one is taken.
@@ -80,12 +80,12 @@ class NodeReduction:
         self._started.clear()
 
     def _known_layout(self, device: torch.device) -> _Layout:
-        """Return the layout; the first time by three collectives of a few numbers."""
+        """Return the layout; the first call exchanges it by three collectives of a few numbers."""
         if self._layout is None:
             nodes = torch.tensor([0 if self._inter is None else dist.get_world_size(self._inter)], device=device)
-            found = [torch.empty_like(nodes) for _ in self._ranks]
-            dist.all_gather(found, nodes, group=self._intra)
-            sizes = torch.cat(found).tolist()
+            gathered = [torch.empty_like(nodes) for _ in self._ranks]
+            dist.all_gather(gathered, nodes, group=self._intra)
+            sizes = torch.cat(gathered).tolist()
             owners = [rank for rank, size in zip(self._ranks, sizes, strict=True) if size == max(sizes)]
             world_size = torch.tensor([len(self._ranks)], device=device)
             if owners[0] == dist.get_rank():

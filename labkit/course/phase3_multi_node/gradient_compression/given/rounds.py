@@ -1,6 +1,6 @@
 """The messages of a bucket, round by round: one tensor a round, which one collective carries.
 
-A compressor's generator yields what it sends for a gradient and is answered what the ranks sent (`compressor.Rounds`).
+A compressor's generator yields its message for a gradient and receives those of the ranks (`compressor.Rounds`).
 Here the generators of all gradients of a bucket advance together, so the number of collectives does not depend on how
 many parameters there are.
 """
@@ -19,20 +19,20 @@ from labkit.course.phase3_multi_node.gradient_compression.given.compressor impor
 from labkit.torch_versions.tensors import as_bytes
 
 Works = Iterator[Work]
-"""The asynchronous work of each round of a bucket: asked for the next one, it carries on after the last."""
+"""Iterator over the asynchronous work of each round of a bucket: `next` handles the last round and starts another."""
 
 
 class BucketRounds:
     """The rounds of all gradients of a bucket; when it is `done`, the gradients hold their means over the ranks."""
 
     message: Tensor
-    """What this rank sends in this round, in one dimension: of the gradients' dtype if messages can be added up, else
-    bytes. It may be empty: then there is nothing to send."""
+    """This rank's message in this round, 1-D: in the gradients' dtype if messages can be added up, else bytes. If it is
+    empty, there is nothing to send."""
 
     def __init__(self, compressor: Compressor, bucket: Bucket) -> None:
         self._compressor = compressor
         waiting = [(name, gradient, compressor.rounds(gradient, name)) for name, gradient in bucket if gradient.numel()]
-        self._waiting = [(*one, next(one[-1])) for one in waiting]
+        self._waiting = [(*entry, next(entry[-1])) for entry in waiting]
         self._join()
 
     @property
@@ -89,7 +89,7 @@ class Pending:
 def finish(pending: Sequence[Pending]) -> None:
     """Wait for all rounds of these buckets. Each next round is started in the order of the buckets, on every rank."""
     while pending:
-        pending = [one for one in pending if one.advance()]
+        pending = [bucket for bucket in pending if bucket.advance()]
 
 
 def _joined(tensors: Sequence[Tensor], in_bytes: bool) -> Tensor:
@@ -99,13 +99,13 @@ def _joined(tensors: Sequence[Tensor], in_bytes: bool) -> Tensor:
 
 def _separated(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return the parts of `flat`, with the shapes and dtypes of the tensors that were joined in the same layout."""
-    found, begin = [], 0
+    parts, begin = [], 0
     for tensor in like:
         size = tensor.numel() if flat.dtype == tensor.dtype else tensor.nbytes
         part = flat[begin : begin + size]
         if part.dtype != tensor.dtype:
             # a float32 in the middle of bytes may begin at any of them
             part = part.clone().view(tensor.dtype)
-        found.append(part.view(tensor.shape))
+        parts.append(part.view(tensor.shape))
         begin += size
-    return found
+    return parts

@@ -16,7 +16,7 @@ RanksPerNode = int | Sequence[int] | Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Node:
-    """What a rank knows of its node."""
+    """A node from the point of view of one of its ranks."""
 
     group: ProcessGroup
     """Group of all ranks of the node."""
@@ -42,7 +42,7 @@ def remember(intra_node_group: ProcessGroup | None, owners: Sequence[int], world
 def node_of(intra_node_group: ProcessGroup | None, inter_node_group: ProcessGroup | None) -> Node:
     """Return this rank's node.
 
-    Nodes that nobody has remembered are taken to be equal: each rank of them owns a shard, and the k-th ranks of all
+    Nodes that `remember` has not noted are assumed equal: each of their ranks owns a shard, and the k-th ranks of all
     nodes are in one inter-node group. Raises `ValueError` unless this rank is
     in `intra_node_group` and, if it owns a shard, in `inter_node_group`.
     """
@@ -81,7 +81,7 @@ def nodes_of(ranks_per_node: RanksPerNode, world_size: int) -> list[list[int]]:
         if min(given) < 1 or sum(given) != world_size:
             raise ValueError(f"ranks_per_node must be sizes that add up to {world_size}, got {list(given)}")
         return [list(range(sum(given[:i]), sum(given[: i + 1]))) for i in range(len(given))]
-    # a number among lists is no list of ranks: an empty node, which is refused
+    # a number among lists counts as an empty node, which is refused below
     listed = [list(ranks) if isinstance(ranks, Sequence) else [] for ranks in given]
     every = [rank for ranks in listed for rank in ranks]
     fits = all(_is_int(rank) and 0 <= rank < world_size for rank in every)

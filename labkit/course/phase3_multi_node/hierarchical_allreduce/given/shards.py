@@ -62,7 +62,7 @@ def start_reduce_scatter(shards: list[Tensor], node: Node, op: Any) -> Started:
     if _is_even(shards, node):
         return Started([reduce_scatter_single(own, _whole(shards), op, node.group, async_op=True)])
     parts = dict(zip(node.owners, shards, strict=True))
-    # ranks that own nothing are sent nothing
+    # ranks without a shard receive an empty tensor
     listed = [parts.get(rank, shards[0][:0]) for rank in dist.get_process_group_ranks(node.group)]
     return Started([dist.reduce_scatter(own, listed, op, node.group, async_op=True)])
 
@@ -83,12 +83,12 @@ def start_all_gather(shards: list[Tensor], node: Node) -> Started:
 
 
 def _is_even(shards: list[Tensor], node: Node) -> bool:
-    """Whether each rank of the node owns one shard, in the order of the ranks, and all have one size."""
+    """Return whether each rank of the node owns one shard, in the order of the ranks, and all have one size."""
     ranks = dist.get_process_group_ranks(node.group)
     return ranks == list(node.owners) and len({shard.numel() for shard in shards}) == 1
 
 
 def _whole(shards: list[Tensor]) -> Tensor:
-    """The chunk: its shards lie one after the other."""
+    """Return the whole chunk as a view: its shards lie one after the other in memory."""
     first = shards[0]
     return first.as_strided((sum(shard.numel() for shard in shards),), (1,), first.storage_offset())

@@ -20,9 +20,9 @@ def trained_parameters(name: str, optimizer: Any) -> list[nn.Parameter]:
     """Return the parameters that the optimizer, the argument called `name`, trains: those that require gradients."""
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"{name} must be an optimizer, got {optimizer!r}")
-    found = [p for entry in optimizer.param_groups for p in entry["params"] if p.requires_grad]
-    _check_tensors(f"{name} must have parameters that are trained, floating-point and on one device", found)
-    return found
+    trained = [p for entry in optimizer.param_groups for p in entry["params"] if p.requires_grad]
+    _check_tensors(f"{name} must have parameters that are trained, floating-point and on one device", trained)
+    return trained
 
 
 def rank_and_size(group: ProcessGroup | None) -> tuple[int, int]:
@@ -44,10 +44,10 @@ def check_weight(name: str, weight: Any, group: ProcessGroup | None) -> None:
 
 
 def check_tensors(tensors: Any) -> list[Tensor]:
-    """Return the tensors as a list."""
-    found = list(tensors) if not isinstance(tensors, Tensor) else [tensors]
-    _check_tensors("tensors must be floating-point tensors on one device", found)
-    return found
+    """Return the tensors as a list. Raises `ValueError` unless they are floating-point and on one device."""
+    listed = list(tensors) if not isinstance(tensors, Tensor) else [tensors]
+    _check_tensors("tensors must be floating-point tensors on one device", listed)
+    return listed
 
 
 def check_outer(outer: Any) -> None:

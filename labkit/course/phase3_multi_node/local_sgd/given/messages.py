@@ -15,9 +15,9 @@ from labkit.course.phase3_multi_node.local_sgd.given.arguments import check_tens
 
 
 class Message:
-    """Tensors of any shapes and dtypes as one, `flat`, which has one more element at its end, at first 1.
+    """Tensors of any shapes and dtypes packed into one, `flat`, which ends with one more element, initially 1.
 
-    flat: 1-D, float32 or wider: a sum over many ranks needs more digits than bfloat16 has. `tensors` are a list.
+    flat: 1-D, float32 or wider: a sum over many ranks needs more digits than bfloat16 has. tensors: a list of them.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -38,17 +38,17 @@ def start_equal(parameters: Sequence[nn.Parameter], group: ProcessGroup | None) 
 
 
 def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """Return the `grad` of each parameter; where there is none, it is made of zeros."""
-    found = []
+    """Return the `grad` of each parameter; None is replaced by zeros."""
+    grads = []
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        found.append(parameter.grad)
-    return found
+        grads.append(parameter.grad)
+    return grads
 
 
 def widened(parameter: Tensor) -> Tensor:
-    """Return a copy of its values in float32, or wider if they are."""
+    """Return a copy of the parameter in float32, or in its own dtype if that is wider."""
     return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
 
 
@@ -59,4 +59,4 @@ def exchange_speeds(speed: float, group: ProcessGroup | None) -> list[float]:
     own = torch.tensor([speed], dtype=torch.float64, device=device)
     speeds = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(speeds, own, group=group)
-    return [one.item() for one in speeds]
+    return [value.item() for value in speeds]

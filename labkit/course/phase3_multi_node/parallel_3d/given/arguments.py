@@ -10,7 +10,7 @@ from labkit.course.phase3_multi_node.parallel_3d.given.axes import AXES, Coordin
 
 
 class Config(Protocol):
-    """What has to be known of a GPT's sizes."""
+    """Sizes of a GPT that decide how it can be cut."""
 
     @property
     def layers(self) -> int: ...

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 
 class Kind(IntEnum):
-    """What a request is."""
+    """Kind of a request."""
 
     PULL = 0
     """The worker waits for the values."""

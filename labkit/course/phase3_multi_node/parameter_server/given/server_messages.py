@@ -21,7 +21,7 @@ from labkit.course.phase3_multi_node.parameter_server.given.requests import (
 from labkit.course.phase3_multi_node.parameter_server.given.shards import Piece, Shard
 
 _CLOSED = ("closed by peer", "reset by peer", "Broken pipe")
-"""What gloo says when the process at the other end has ended."""
+"""Texts in gloo's errors when the process at the other end has ended."""
 
 
 class ServerMessages:
@@ -29,7 +29,7 @@ class ServerMessages:
 
     A receive from any rank does not notice that one of them has died. So when only one worker can send the next
     request, since all others wait for an answer or have left, the server receives from that one, which does notice.
-    Two workers that die while all others wait or have left are not noticed: the server, and who waits, wait forever.
+    Two workers that die while all others wait or have left are not noticed: the server and the others wait forever.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ServerMessages:
         group: ProcessGroup | None,
     ) -> None:
         servers, self.workers = servers_and_workers(num_servers, group)
-        """`workers`: global ranks."""
+        """Global ranks of the workers."""
         rank = dist.get_rank()
         check_role(rank, num_servers, servers, "server")
         self.index = servers.index(rank)
@@ -56,7 +56,7 @@ class ServerMessages:
         """Wait for the next request, first come, first served; sleeps meanwhile.
 
         A push comes with its gradients. A worker that dies is reported once, as a request of kind DIED.
-        Raises RuntimeError if there can be none, because every worker waits for an answer or has left.
+        Raises RuntimeError if no request can come, because every worker waits for an answer or has left.
         """
         while not self._died:
             if not self._computing:
@@ -97,11 +97,11 @@ class ServerMessages:
             self._computing.add(request.worker)
 
     def _note_loss(self, worker: int, error: RuntimeError) -> None:
-        """A receive has failed: from `worker`, the last one, or from any, which does not say from whom."""
+        """Handle a failed receive: from `worker` if it is the only one, else from any: the error names no rank."""
         if len(self._computing) == 1:
             self._has_died(worker)
             return
-        # gloo reports once, here, that a worker died just before it sent a request, and goes on
+        # if a worker died just before it sent a request, gloo reports it once, here, and can go on
         self._lost_in_a_row += 1
         if self._lost_in_a_row > len(self.workers) or not any(text in str(error) for text in _CLOSED):
             raise error

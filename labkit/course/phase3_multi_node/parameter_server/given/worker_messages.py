@@ -20,7 +20,7 @@ class ServerStopped(RuntimeError):
     """A server has stopped serving; the message names it."""
 
     consequence = True
-    """Another rank's failure is the cause."""
+    """Whether another rank's failure is the cause."""
 
 
 _Post = tuple[Callable[..., Any], Tensor, ProcessGroup | None]
@@ -47,7 +47,7 @@ class WorkerMessages:
 
     def __init__(self, num_servers: int, group: ProcessGroup | None, device: torch.device) -> None:
         self.servers, workers = servers_and_workers(num_servers, group)
-        """`servers`: global ranks."""
+        """Global ranks of the servers."""
         check_role(dist.get_rank(), num_servers, workers, "worker")
         self._group = group
         self._requests = open_groups(self.servers, workers, group, device)
@@ -94,7 +94,7 @@ class FinishingWorker:
     _finished = False
 
     def finish(self) -> None:
-        """Tell all servers that no more requests follow: they serve until all workers have. Again: does nothing."""
+        """Tell all servers, once, that no more requests follow: they serve until all workers have finished."""
         if not self._finished:
             self._finished = True
             self.messages.finish(self.clock)
@@ -103,5 +103,5 @@ class FinishingWorker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None or issubclass(kind, Exception):  # a rank that is killed says nothing
+        if kind is None or issubclass(kind, Exception):  # a killed rank sends nothing
             self.finish()

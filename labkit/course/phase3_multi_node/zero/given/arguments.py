@@ -25,7 +25,7 @@ def require_memory(num_gpus: Any, stage: Any, state_bytes: Any, **amounts: float
     if not isinstance(state_bytes, Sequence) or len(state_bytes) != 3:
         raise ValueError(f"state_bytes must be three numbers, got {state_bytes!r}")
     for value in state_bytes:
-        if value != 0:  # of an optimizer without state
+        if value != 0:  # an optimizer may have no state
             require_positive("state_bytes", value)
     for name, amount in amounts.items():
         require_positive(name, amount)

@@ -13,7 +13,7 @@ class ZeROConfig:
 
     stage: 0 nothing is sharded, 1 optimizer state, 2 gradients too, 3 parameters too (Rajbhandari et al. 2020).
     offload_optimizer: optimizer state, and with stages 2 and 3 gradients, are in host memory, where the optimizer
-    steps. offload_params: so are parameters; with stage 3 only. overlap_comm: communication while computing goes on.
+    steps. offload_params: so are parameters; with stage 3 only. overlap_comm: communicate while computing.
     """
 
     stage: int = 3

@@ -30,9 +30,9 @@ ENTRIES = frozenset(_ENTRIES.split())
 OPTIMIZERS = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 """Classes of torch.optim that update each element by itself, as the shards of ZeRO require."""
 _COMPILED = ("adagrad", "adam", "adamw", "lamb", "lion", "muadam", "muadamw", "musgd", "muon")
-"""Optimizers of DeepSpeed's own, in any spelling."""
+"""DeepSpeed's own optimizers, in lower case; DeepSpeed accepts any case."""
 _TESTED = ("Adam", "AdamW")
-"""Those of `OPTIMIZERS` that DeepSpeed shards without being asked to."""
+"""Names in `OPTIMIZERS` that DeepSpeed shards without `zero_allow_untested_optimizer`."""
 
 
 def create_deepspeed_config(
@@ -133,7 +133,7 @@ def require_deepspeed_config(config: Any) -> None:
 
 
 def compiles_optimizer(config: Mapping[str, Any]) -> bool:
-    """Return whether DeepSpeed compiles this config's optimizer when it makes it, on a CPU."""
+    """Return whether DeepSpeed compiles this config's optimizer when it creates it on a CPU."""
     entry = config.get("optimizer", {"type": ""})
     name = entry["type"].lower()
     return name in ("lamb", "lion") or (

@@ -56,7 +56,7 @@ class DiskOptimizer(Optimizer):
         return loss
 
     def _moved(self, state: dict[str, Any], parameter: Tensor, move: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        """The state, with its tensors moved unless the parameter is in host memory itself."""
+        """Return the state, with its tensors moved unless the parameter itself is in host memory."""
         if getattr(parameter, "in_host_memory", False):
             return dict(state)
         alike = parameter.shape

@@ -32,9 +32,9 @@ class FlatParameters:
         dtype: torch.dtype | None = None,
         offload: bool = False,
     ) -> None:
-        """whole: the parameters' values, flat and padded. dtype: of `full`. offload: keep `shard` in host memory.
+        """whole: the parameters' values, flat and padded. dtype: that of `full`. offload: keep `shard` in host memory.
 
-        keys: of each parameter, in a state. Raises ValueError if `whole` cannot be cut into equal parts.
+        keys: one for each parameter, its key in a state. Raises ValueError if `whole` cannot be cut into equal parts.
         """
         self.keys, self.parameters, self.group, self.offload = list(keys), list(parameters), group, offload
         self.sizes = [parameter.numel() for parameter in parameters]
@@ -45,7 +45,7 @@ class FlatParameters:
                 f"got shape {tuple(whole.shape)}"
             )
         part = self.own_part(whole)
-        # of its own unless kept: the memory of a tensor that was sent cannot always be resized
+        # a new tensor unless kept: the memory of a tensor that was sent cannot always be resized
         self.full = whole if keep else torch.empty_like(whole, dtype=dtype)
         """All ranks' parts, in the dtype in which the model computes."""
         if not keep:
@@ -54,15 +54,15 @@ class FlatParameters:
         self.shard.in_host_memory = offload  # type: ignore[attr-defined]  # read by DiskOptimizer
         """This rank's part, (padded numel / N,): what the optimizer steps."""
         self.missing = set(self.parameters)
-        """Parameters whose gradients have not come yet."""
+        """Parameters whose gradients have not arrived yet."""
         self._views = self.split(self.full)
         self.point_to(None)
         if not keep:
             self.free()
 
     def point_to(self, whole: Tensor | None) -> None:
-        """Make the parameters views of `whole`; of `full` without one."""
-        # views of `full` are kept: of freed memory no view can be made
+        """Make the parameters views of `whole`, or of `full` if it is None."""
+        # views of `full` are kept, since no view can be made of freed memory
         for parameter, part in zip(self.parameters, self._views if whole is None else self.split(whole), strict=True):
             parameter.data = part
 
@@ -95,7 +95,7 @@ class FlatParameters:
         return (to_device(shard, self.full.device) if self.offload else shard).to(self.full.dtype)
 
     def gather(self, part: Tensor | None = None) -> Tensor:
-        """Return all ranks' parts as a new tensor, (padded numel,): of the shards, or of `part`, one of that length."""
+        """Gather the shards, or a `part` of that length from each rank, into a new tensor, (padded numel,)."""
         part = self.shard.detach() if part is None else part
         part = to_device(part, self.full.device) if self.offload else part
         whole = part.new_empty(len(part) * dist.get_world_size(self.group))
@@ -103,9 +103,9 @@ class FlatParameters:
         return whole
 
     def take_gradients(self) -> list[Tensor]:
-        """Return the parameters' gradients, each of one dimension, and set `grad` to None; none if none has one.
+        """Return the parameters' gradients, each 1-D, and set `grad` to None; return [] if no parameter has one.
 
-        In the place of a single one that is missing there are zeros.
+        Otherwise zeros replace each gradient that is missing.
         """
         gradients = [parameter.grad for parameter in self.parameters]
         if all(gradient is None for gradient in gradients):
@@ -140,10 +140,10 @@ def on_device(number: Tensor, flat: FlatParameters) -> Tensor:
 def alike(parameters: Sequence[nn.Parameter], apart: Collection[nn.Parameter] = ()) -> list[list[nn.Parameter]]:
     """Return the parameters that can share one flat tensor together: by dtype, device, and whether they are trained.
 
-    None that is in `apart` is together with one that is not.
+    Parameters in `apart` do not share one with others.
     """
-    found: dict[Any, list[nn.Parameter]] = {}
+    groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         key = parameter.dtype, parameter.device, parameter.requires_grad, parameter in apart
-        found.setdefault(key, []).append(parameter)
-    return list(found.values())
+        groups.setdefault(key, []).append(parameter)
+    return list(groups.values())

@@ -37,7 +37,7 @@ class FSDPTrainer(TrainingStep):
     `warmup_steps` steps it grows to the one for all ranks' (Goyal et al. 2017).
     mixed_precision: torch.bfloat16 to gather parameters and compute in it; shards, gradients' means and optimizer stay
     in the parameters' dtype. cpu_offload: shards, their gradients and the optimizer's step are on the CPU.
-    activation_checkpointing: each unit keeps its inputs alone and runs its forward pass again in the backward pass.
+    activation_checkpointing: each unit keeps only its inputs and runs its forward pass again in the backward pass.
     Raises ValueError for an argument that cannot be used.
     """
 
@@ -97,7 +97,7 @@ class FSDPTrainer(TrainingStep):
                 unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
             fully_shard(unit, mp_policy=MixedPrecisionPolicy(**precision), **options)
         if self.mixed_precision is not None:
-            precision["output_dtype"] = torch.float32  # the loss is computed of them
+            precision["output_dtype"] = torch.float32  # the loss is computed from the outputs
         fully_shard(model, mp_policy=MixedPrecisionPolicy(**precision), **options)
         self.optimizer = make_optimizer(model.parameters(), lr=self.learning_rate)
         return model
@@ -107,7 +107,7 @@ class FSDPTrainer(TrainingStep):
     ) -> DistributedSampler[int]:
         """Return the sampler of this rank's part of the data, which is as long as the others'."""
         ranks = self.config.world_size, self.config.rank
-        return DistributedSampler(range(dataset_size), *ranks, shuffle=shuffle, seed=seed, drop_last=True)  # type: ignore[arg-type]  # all it asks is the length
+        return DistributedSampler(range(dataset_size), *ranks, shuffle=shuffle, seed=seed, drop_last=True)  # type: ignore[arg-type]  # it uses only the length
 
     def learning_rate_now(self) -> float:
         """Return the learning rate of step number `self.steps`."""
@@ -144,7 +144,7 @@ class FSDPTrainer(TrainingStep):
 
 
 def sharding_units(model: nn.Module, unit_types: type[nn.Module] | tuple[type[nn.Module], ...] = ()) -> list[nn.Module]:
-    """Return the modules inside `model` that are gathered one by one; what is in none of them is the model's own unit.
+    """Return the modules inside `model` that are gathered one by one; all others form the model's own unit.
 
     unit_types: as in `FSDPTrainer.wrap_model_fsdp`. Modules that share a parameter with another unit or with the model
     itself are left out: torch does not shard them apart. So are modules without parameters.
@@ -163,10 +163,10 @@ def sharding_units(model: nn.Module, unit_types: type[nn.Module] | tuple[type[nn
 
 
 def _candidates(module: nn.Module, unit_types: type[nn.Module] | tuple[type[nn.Module], ...]) -> list[nn.Module]:
-    found = []
+    units = []
     for child in module.children():
         if isinstance(child, unit_types) if unit_types else not isinstance(child, _CONTAINERS):
-            found.append(child)
+            units.append(child)
         else:
-            found += _candidates(child, unit_types)
-    return found
+            units += _candidates(child, unit_types)
+    return units

@@ -1,4 +1,4 @@
-"""State of an optimizer of shards, as that of the whole parameters: it can be loaded on any number of ranks."""
+"""State of an optimizer of shards, in the form of whole parameters, so that any number of ranks can load it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Join = Callable[[Sequence[Tensor], int], Tensor]
 
 def gathered_state(flats: Sequence[FlatParameters], optimizer: Optimizer) -> dict[Hashable, dict[str, Any]]:
     """Return the state of each parameter by its key, in host memory, on every rank. One all-gather for each tensor."""
-    found: dict[Hashable, dict[str, Any]] = {}
+    gathered: dict[Hashable, dict[str, Any]] = {}
     for flat in flats:
         state = optimizer.state.get(flat.shard, {})
         for name, value in state.items():
@@ -25,9 +25,9 @@ def gathered_state(flats: Sequence[FlatParameters], optimizer: Optimizer) -> dic
                 values: list[Any] = [to_host(part) for part in flat.split(flat.gather(value))]
             else:
                 values = [value.clone() if isinstance(value, Tensor) else value for _ in flat.keys]
-            for key, one in zip(flat.keys, values, strict=True):
-                found.setdefault(key, {})[name] = one
-    return found
+            for key, item in zip(flat.keys, values, strict=True):
+                gathered.setdefault(key, {})[name] = item
+    return gathered
 
 
 def load_state(
@@ -56,7 +56,7 @@ def group_options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def no_grad_loss(closure: Callable[[], Any] | None) -> Any:
-    """Return what an optimizer's closure returns, called with gradients enabled; None without one."""
+    """Call an optimizer's closure with gradients enabled and return its result; return None without a closure."""
     if closure is None:
         return None
     with torch.enable_grad():

@@ -87,10 +87,10 @@ class ShardedModule(Sharding, nn.Module):
                 FlatParameters(own, same, whole, self.group, keep=False, dtype=dtype, offload=self.offload)
             )
 
-    # What happens around units ----------------------------------------------------------------------------------------
+    # Calls around units -----------------------------------------------------------------------------------------------
 
     def gather(self, unit: Unit, following: Unit | None) -> None:
-        """Called before the unit computes, and before its backward pass; that of `following` comes after it."""
+        """Called before the unit computes, and before its backward pass; the one of `following` comes next."""
         raise NotImplementedError
 
     def free(self, unit: Unit) -> None:
@@ -98,7 +98,7 @@ class ShardedModule(Sharding, nn.Module):
         raise NotImplementedError
 
     def after_backward(self, unit: Unit) -> None:
-        """Called after the unit's backward pass, at the latest at the end of the whole one."""
+        """Called after the unit's backward pass, at the latest at the end of the whole backward pass."""
         raise NotImplementedError
 
     def _require(self, unit: Unit, following: Unit | None) -> None:
@@ -132,7 +132,7 @@ class ShardedModule(Sharding, nn.Module):
             self._require(unit, following)
 
         def after() -> Callable[[], None]:
-            if within_backward():  # computed again: its backward pass comes next
+            if within_backward():  # recomputed: its backward pass comes next
                 return lambda: self._before_backward(unit, [], 0)
             self.free(unit)
             path, place = self._path, len(self._path) - 1
@@ -147,7 +147,7 @@ class ShardedModule(Sharding, nn.Module):
         self._require(unit, path[place - 1] if place > 0 else None)
 
     def _finish(self) -> None:
-        """End of a backward pass: also of units without an input that requires a gradient."""
+        """End a backward pass, also for units without an input that requires a gradient."""
         self._asked = False
         for unit in self.units:
             if unit.gathering is not None or any(flat.has_gradient() for flat in unit.flats):
@@ -159,7 +159,7 @@ class ShardedModule(Sharding, nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield this rank's shards: what an optimizer steps. `parameters()` does, too."""
+        """Yield this rank's shards with names: an optimizer steps them. `parameters()` yields them, too."""
         for unit in self.units:
             for number, flat in enumerate(unit.flats):
                 yield ".".join(part for part in (prefix, unit.name, f"flat{number or ''}") if part), flat.shard

@@ -45,7 +45,7 @@ class ShardedOptimizer(Sharding, Optimizer):
         self.bucket_of: dict[nn.Parameter, FlatParameters] = {}
         self._all: list[nn.Parameter] = []
         self._numbers: list[list[int]] = []
-        """Of the parameters of each group, frozen ones too, as in the state of an optimizer that is not sharded."""
+        """Numbers of the parameters of each group, frozen ones too, as in the state of an optimizer without shards."""
         for entry in groups:
             start = len(self._all)
             self._all += entry["params"]
@@ -68,7 +68,7 @@ class ShardedOptimizer(Sharding, Optimizer):
         """Number of the bucket that is reduced next in a backward pass of stage 2."""
         self.optimizer = optimizer_class(groups, **options)
         """Steps the shards of this rank."""
-        # hooks of a step, which also say what its memory is for, are called by the step of `self.optimizer`
+        # the step of `self.optimizer` calls the step hooks, also those that label memory: this one must not
         vars(type(self))["step"].hooked = True
         super().__init__(self.optimizer.param_groups, self.optimizer.defaults)
         # one list and one state for both, so that a learning rate that is scheduled here counts there
@@ -82,7 +82,7 @@ class ShardedOptimizer(Sharding, Optimizer):
         self.gradient_arrived()
 
     def gradient_arrived(self) -> None:
-        """Called in stage 2 when the gradient of a parameter is complete, which is then in no bucket's `missing`."""
+        """Called in stage 2 when a gradient is complete; its parameter is then in no bucket's `missing`."""
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -119,7 +119,7 @@ def _cut(parameters: Sequence[nn.Parameter], cap: float) -> list[list[nn.Paramet
         filling: list[nn.Parameter] = []
         for parameter in same:
             filling.append(parameter)
-            if sum(one.numel() * one.element_size() for one in filling) >= cap:
+            if sum(p.numel() * p.element_size() for p in filling) >= cap:
                 buckets.append(filling)
                 filling = []
         if filling:

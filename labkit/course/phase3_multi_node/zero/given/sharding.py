@@ -1,4 +1,4 @@
-"""What all stages of ZeRO share: the ranks over which parameters are cut, and the flat parameters."""
+"""Base of all stages of ZeRO: the ranks over which parameters are cut, and the flat parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sharding:
 
     group: ProcessGroup | None
     hybrid: ProcessGroup | None = None
-    """Ranks that have the same shards in other groups."""
+    """This rank and those that hold the same shards in other groups."""
     ranks: int
     """Size of `group`, over which everything is cut."""
     replicas: int
@@ -32,7 +32,7 @@ class Sharding:
         raise NotImplementedError
 
     def wait_for_gradients(self) -> None:
-        """Wait until reduced gradients are those of shards."""
+        """Wait until reductions have ended and their results are the gradients of shards."""
         raise NotImplementedError
 
     def finish_gradients(self) -> None:

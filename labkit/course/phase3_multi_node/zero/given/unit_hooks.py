@@ -13,7 +13,7 @@ from labkit.torch_versions.tensors import tree_flatten, tree_map, tree_unflatten
 
 
 class _AfterBackward(torch.autograd.Function):
-    """Identity. Its backward pass comes when nothing that was computed from its results needs a backward pass."""
+    """Identity whose backward pass runs when those of all that was computed from its results are done."""
 
     @staticmethod
     def forward(ctx: Any, call: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -37,7 +37,7 @@ def watch(
     after_forward: Callable[[], Callable[[], None]],
     after_backward: Callable[[], None],
 ) -> None:
-    """Have these called around each forward pass of the module, and each backward pass.
+    """Have these functions called around each forward pass of the module, and each backward pass.
 
     after_forward returns what to call before the backward pass. after_backward is not called where no input requires
     a gradient.
@@ -55,7 +55,7 @@ def watch(
 
 
 def call_after_backward(call: Callable[[], None], inputs: Any) -> Any:
-    """Return the inputs, so that `call()` comes when gradients of all of them that need one are known."""
+    """Return the inputs, so that `call()` runs when the gradients of all that require one are known."""
     leaves, structure = tree_flatten(inputs)
     needed = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not needed or not torch.is_grad_enabled():
@@ -68,16 +68,16 @@ def call_after_backward(call: Callable[[], None], inputs: Any) -> Any:
 
 def call_before_backward(call: Callable[[], None], outputs: Any) -> bool:
     """Have `call()` called when a gradient of one of the outputs is known; return whether one requires a gradient."""
-    found = False
+    requires_grad = False
     for leaf in tree_flatten(outputs)[0]:
         if isinstance(leaf, Tensor) and leaf.requires_grad:
             leaf.register_hook(lambda _: call())
-            found = True
-    return found
+            requires_grad = True
+    return requires_grad
 
 
 def cast(values: Any, dtype: torch.dtype | None) -> Any:
-    """Return the values with all floating-point tensors in `dtype`; as they are without one."""
+    """Return the values with all floating-point tensors in `dtype`, or unchanged if it is None."""
     if dtype is None:
         return values
     return tree_map(lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, values)

@@ -36,19 +36,19 @@ def unit_modules(module: nn.Module) -> dict[str, nn.Module]:
     """Return the modules that are units of their own, by name: the items of the outermost `ModuleList`s and
     `Sequential`s in `module`, if they have parameters. All other parameters are those of the root, `module` itself.
     """
-    found: dict[str, nn.Module] = {}
+    units: dict[str, nn.Module] = {}
 
     def visit(name: str, module: nn.Module, listed: bool) -> None:
         if listed and not isinstance(module, nn.ModuleList):
             if next(module.parameters(), None) is not None:
-                found[name] = module
+                units[name] = module
             return
         for child, inner in module.named_children():
             inside = isinstance(module, (nn.ModuleList, nn.Sequential))
             visit(f"{name}.{child}" if name else child, inner, inside)
 
     visit("", module, listed=False)
-    return found
+    return units
 
 
 def parameters_of_units(module: nn.Module, units: Sequence[Unit]) -> list[list[nn.Parameter]]:
@@ -57,11 +57,11 @@ def parameters_of_units(module: nn.Module, units: Sequence[Unit]) -> list[list[n
     for number, unit in enumerate(units[1:], start=1):
         for parameter in unit.module.parameters():
             owners.setdefault(parameter, []).append(number)
-    found: list[list[nn.Parameter]] = [[] for _ in units]
+    by_unit: list[list[nn.Parameter]] = [[] for _ in units]
     for parameter in module.parameters():
         numbers = owners.get(parameter, [])
-        found[numbers[0] if len(numbers) == 1 else 0].append(parameter)
-    return found
+        by_unit[numbers[0] if len(numbers) == 1 else 0].append(parameter)
+    return by_unit
 
 
 def batch_norm_parameters(module: nn.Module) -> set[nn.Parameter]:

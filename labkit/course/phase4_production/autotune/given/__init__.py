@@ -5,7 +5,7 @@ release_memory()                         # of tensors that only reference cycles
 highest(value, group)                    # the highest value of all ranks, on each of them
 BUCKET_SIZES, Recipe                  # sizes to choose from; batch size, learning rate, steps, warm-up
 configurations(space, count, seed)       # drawn from a search space; number_of_configurations, LogUniform, Uniform
-run_trial(...), result(trials)           # one trial of `tune`, and what comes of all
+run_trial(...), result(trials)           # one trial of `tune`, and the result of all
 Measurement, predicted(model, cluster)   # time and memory of a training step
 LayoutSpace, STRATEGIES                  # layouts of a model on a cluster
 search_of(...)                           # a space, and a log that measures each of its plans once

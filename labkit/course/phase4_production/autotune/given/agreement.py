@@ -1,4 +1,4 @@
-"""What all ranks must know to take the same decision."""
+"""Numbers that all ranks must share to take the same decision."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def check_tuning(objective: Any, space: Any, budget: Any, seed: Any, reduction: 
     for name, values in space.items():
         if not isinstance(values, Uniform) and (not isinstance(values, (list, tuple, range)) or not len(values)):
             raise ValueError(f"space[{name!r}] must be a list of choices, Uniform or LogUniform, got {values!r}")
-        if isinstance(values, (list, tuple)) and any(one in values[:place] for place, one in enumerate(values)):
+        if isinstance(values, (list, tuple)) and any(choice in values[:place] for place, choice in enumerate(values)):
             raise ValueError(f"space[{name!r}] must be a list of different choices, got {values!r}")
     require_integer("min_steps", min_steps, at_least=1)
     require_integer("budget", budget, at_least=min_steps)

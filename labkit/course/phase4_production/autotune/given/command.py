@@ -21,7 +21,7 @@ from labkit.predict import Plan, model
 from labkit.predict.command import parse_cluster
 
 Advance = Callable[[float, str], None]
-"""Moves a progress bar on, with a text beside it."""
+"""Function that moves a progress bar on, with a text beside it."""
 
 
 def tune_file(path: Path, name: str, space: Sequence[str], budget: int, **options: int) -> int:
@@ -76,12 +76,12 @@ def tune_layout(model_name: str, cluster: str, batch: int | None, trials: int) -
             choice = autotune.choose_strategy(described, machines, batch, measure)
         except ValueError:
             choice = None
-    found = measure(plan)
+    step = measure(plan)
     print(
         f"{described.name} on {machines.world_size} {machines.gpu.name}, batch {plan.batch}: {layouts} layouts measured"
     )
     print(
-        f"  layout    {found.seconds:8.4g} s, {found.nbytes / 1e9:5.1f} of {machines.gpu.memory_gb:g} GB: {words(plan)}"
+        f"  layout    {step.seconds:8.4g} s, {step.nbytes / 1e9:5.1f} of {machines.gpu.memory_gb:g} GB: {words(plan)}"
     )
     strategy = "none fits" if choice is None else f"{choice.seconds:8.4g} s: {choice.strategy}, {words(choice.plan)}"
     print(f"  strategy  {strategy}")
@@ -95,7 +95,7 @@ def words(plan: Plan) -> str:
 
 
 def parse_space(text: str) -> tuple[str, Any]:
-    """`width=16,32`: choices. `dropout=0..0.5`: an interval. `lr=log:1e-4..1`: a logarithmic one.
+    """Return name and values: choices, `width=16,32`; an interval, `dropout=0..0.5` or, logarithmic, `lr=log:1e-4..1`.
 
     Raises `CommandError` if the text is none of them.
     """
@@ -107,7 +107,7 @@ def parse_space(text: str) -> tuple[str, Any]:
         choices = values.split(",")
         if "" in choices or len(set(choices)) < len(choices):
             raise CommandError(f"--space {name}: choices differ, and none is empty; got {values!r}")
-        return name, [_value(one) for one in choices]
+        return name, [_value(choice) for choice in choices]
     if separator and kind != "log":
         raise CommandError(f"--space {name}: an interval is name=0..0.5 or name=log:1e-4..1, got {text!r}")
     try:
@@ -154,7 +154,7 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_tuner() -> Iterator[ModuleType]:
-    """Yield the learner's module. What it cannot do becomes a `CommandError`."""
+    """Yield the learner's module. Turn its errors into `CommandError`s."""
     from labkit import exercises
 
     try:

@@ -60,10 +60,10 @@ def configurations(space: Space, count: int, seed: int) -> list[dict[str, Any]]:
         return every
     drawn: list[dict[str, Any]] = []
     while len(drawn) < count:
-        one = {
+        candidate = {
             name: values.draw(draws) if isinstance(values, Uniform) else draws.choice(values)
             for name, values in space.items()
         }
-        if one not in drawn:
-            drawn.append(one)
+        if candidate not in drawn:
+            drawn.append(candidate)
     return drawn

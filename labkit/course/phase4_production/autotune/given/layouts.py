@@ -37,7 +37,7 @@ class StrategyChoice:
 
 
 class LayoutSpace:
-    """All layouts of a model with a batch on a cluster that do not contradict themselves.
+    """All consistent layouts of a model with a batch on a cluster.
 
     batch: samples per step, of all GPUs; None: 8 for each GPU. `axes` has the values of tensor, pipeline, microbatch,
     zero and recompute; data follows from them. Raises `ValueError` naming a wrong argument.
@@ -59,17 +59,17 @@ class LayoutSpace:
     def plan(self, **fields: Any) -> Plan | None:
         """Return the plan with these fields, data parallel over the remaining GPUs; None if it contradicts itself, the
         model or the cluster."""
-        data, left = divmod(self.cluster.world_size, fields.get("tensor", 1) * fields.get("pipeline", 1))
+        data, rest = divmod(self.cluster.world_size, fields.get("tensor", 1) * fields.get("pipeline", 1))
         try:
             made = Plan(batch=self.batch, data=data, sequence_parallel=fields.get("tensor", 1) > 1, **fields)
             made.check(self.model, self.cluster)
         except ValueError:
             return None
         # with a pipeline, ZeRO 3 would gather the parameters again for every microbatch
-        return None if left or (made.zero == 3 and made.pipeline > 1) else made
+        return None if rest or (made.zero == 3 and made.pipeline > 1) else made
 
     def along(self, plan: Plan, axis: str) -> list[Plan]:
-        """Return the plans that differ from this one in the axis only, in the axis's order, and this one."""
+        """Return this plan and those that differ from it in the axis only, in the axis's order."""
         fields = {name: getattr(plan, name) for name in self.axes}
         plans = (self.plan(**{**fields, axis: value}) for value in self.axes[axis])
         return [made for made in plans if made is not None]
@@ -77,29 +77,29 @@ class LayoutSpace:
     def splits(self) -> list[Plan]:
         """Return for each split, a way to divide the GPUs among tensor, pipeline and data, the layout that needs least
         memory: with microbatches of 1, full recomputation, and the highest stage of ZeRO."""
-        found = []
+        plans = []
         for tensor in self.axes["tensor"]:
             for pipeline in self.axes["pipeline"]:
                 zero = 3 if pipeline == 1 else 1
                 made = self.plan(tensor=tensor, pipeline=pipeline, microbatch=1, zero=zero, recompute="full")
-                found += [made] if made else []
-        return found
+                plans += [made] if made else []
+        return plans
 
     def all(self) -> list[Plan]:
-        """Return all layouts, some hundred: for a search that measures every one."""
+        """Return all layouts, a few hundred, for a search that measures every one."""
         plans = (self.plan(**dict(zip(self.axes, values, strict=True))) for values in product(*self.axes.values()))
         return [made for made in plans if made is not None]
 
     def predictions(self) -> Search:
         """Predict all layouts, for a picture of them: those that fit, the fastest first, and those that do not."""
         made = [predict(self.model, plan, self.cluster) for plan in self.all()]
-        found = sorted((one for one in made if one.surely_fits), key=lambda one: one.step_seconds)
-        short = [one for one in made if not one.surely_fits]
+        fitting = sorted((run for run in made if run.surely_fits), key=lambda run: run.step_seconds)
+        too_large = [run for run in made if not run.surely_fits]
         rejected = [
-            RejectedLayout(vars(one.plan), f"out of memory: may need up to {one.device_bytes.high / 1e9:.0f} GB", one)
-            for one in short
+            RejectedLayout(vars(run.plan), f"out of memory: may need up to {run.device_bytes.high / 1e9:.0f} GB", run)
+            for run in too_large
         ]
-        return Search(tuple(found), tuple(rejected))
+        return Search(tuple(fitting), tuple(rejected))
 
     def strategy(self, name: str) -> list[Plan]:
         """Return the plans of a strategy, by rising microbatch."""

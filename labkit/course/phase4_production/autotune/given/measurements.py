@@ -1,4 +1,4 @@
-"""Measurements of layouts: time and memory of one training step, and how many were made."""
+"""Measurements of layouts: time and memory of one training step, and a log of them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def search_of(
 
 
 def some(found: Sequence[T], model: Description) -> Sequence[T]:
-    """Return what was found. Raises `ValueError` if that is nothing."""
+    """Return `found`. Raises `ValueError` if it is empty."""
     if not found:
         raise ValueError(f"no layout of {model.name} that was measured fits into the memory of a GPU")
     return found

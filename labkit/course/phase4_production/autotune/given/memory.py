@@ -1,4 +1,4 @@
-"""Out of memory: how the error is recognized, and what is left to do after it."""
+"""Out of memory: how to recognize the error, and how to free memory after it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def release_memory() -> None:
 
 
 def require_batch(found: int | None, smallest: int) -> int:
-    """Return the batch size that was found. Raises `torch.OutOfMemoryError` if there is none."""
+    """Return `found`, a batch size. Raises `torch.OutOfMemoryError` if it is None."""
     if found is None:
         raise torch.OutOfMemoryError(f"out of memory: not even smallest={smallest} samples fit on every rank")
     return found

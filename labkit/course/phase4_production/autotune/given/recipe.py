@@ -1,4 +1,4 @@
-"""What a training run on another cluster needs anew: numbers that depend on its global batch, sizes of buckets."""
+"""Numbers of a training run that change with the cluster: those that depend on the global batch, bucket sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Recipe:
     batch_size: int
     """Samples per step, of all GPUs together."""
     learning_rate: float
-    """After the warm-up, which raises it linearly from 0."""
+    """Rate after the warm-up, which raises it linearly from 0."""
     steps: int
     warmup_steps: int = 0
     optimizer: Literal["sgd", "adam"] = "sgd"

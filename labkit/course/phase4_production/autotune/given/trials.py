@@ -1,4 +1,4 @@
-"""Trials of `tune`: how one is run, how it is recorded, and what comes of all of them."""
+"""Trials of `tune`: how one is run, how it is recorded, and the result of all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from labkit.course.phase4_production.autotune.given.memory import is_out_of_memory, release_memory
 
 Objective = Callable[[dict[str, Any], int], float]
-"""Trains a configuration anew for a number of steps, and returns its loss."""
+"""Function that trains a configuration anew for a number of steps and returns its loss."""
 
 
 class Trial(NamedTuple):
@@ -52,7 +52,7 @@ def run_trial(objective: Objective, configuration: dict[str, Any], steps: int) -
 
 
 def result(trials: Sequence[Trial]) -> TuningResult:
-    """Return the best of the trials with most steps that did not fail. Raises `RuntimeError` if all failed."""
+    """Return the best of the longest trials that did not fail. Raises `RuntimeError` if all failed."""
     finite = [trial for trial in trials if math.isfinite(trial.loss)]
     if not finite:
         raise RuntimeError(f"all {len(trials)} trials failed: out of memory, or a loss that is not finite")

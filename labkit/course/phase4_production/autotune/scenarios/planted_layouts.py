@@ -16,7 +16,7 @@ _OFFLOAD = ("none", "optimizer", "optimizer+parameters")
 
 
 def key(plan: Plan) -> tuple[float, ...]:
-    """Return the numbers by which a rank asks for a plan."""
+    """Return a plan as the numbers by which a rank asks for it."""
     axes = (plan.tensor, plan.pipeline, plan.microbatch, plan.zero)
     return (*map(float, axes), float(_RECOMPUTE.index(plan.recompute)), float(_OFFLOAD.index(plan.offload)))
 
@@ -49,28 +49,28 @@ class PlantedLayouts:
         return self.cluster.gpu.memory_gb * 1e9
 
     def arguments(self) -> list[Any]:
-        """Return what the asking rank gets: names, the cluster as plain data, the batch."""
+        """Return the arguments of the asking rank: names, the cluster as plain data, the batch."""
         return [self.model_name, self.cluster.to_plain(), self.batch]
 
     @cached_property
     def table(self) -> dict[tuple[float, ...], Measurement]:
-        """Time and memory of every layout and every strategy."""
-        told, (intra, inter, product) = self.cluster, self.slower
+        """Measurements of every layout and every strategy, by key."""
+        nominal, (intra, inter, product) = self.cluster, self.slower
         real = replace(
-            told,
-            gpu=replace(told.gpu, matmul_efficiency=told.gpu.matmul_efficiency / product),
-            intra_node=replace(told.intra_node, gb_per_s=told.intra_node.gb_per_s / intra),
-            inter_node=replace(told.inter_node, gb_per_s=told.inter_node.gb_per_s / inter),
+            nominal,
+            gpu=replace(nominal.gpu, matmul_efficiency=nominal.gpu.matmul_efficiency / product),
+            intra_node=replace(nominal.intra_node, gb_per_s=nominal.intra_node.gb_per_s / intra),
+            inter_node=replace(nominal.inter_node, gb_per_s=nominal.inter_node.gb_per_s / inter),
         )
         described = model(self.model_name)
-        space, measure = LayoutSpace(described, told, self.batch), predicted(described, real)
+        space, measure = LayoutSpace(described, nominal, self.batch), predicted(described, real)
         plans = {key(plan): plan for plan in space.all()}
         plans |= {key(plan): plan for name in STRATEGIES for plan in space.strategy(name)}
-        found = {numbers: measure(plan) for numbers, plan in plans.items()}
-        return {numbers: Measurement(one.seconds, one.nbytes * self.fuller) for numbers, one in found.items()}
+        predictions = {numbers: measure(plan) for numbers, plan in plans.items()}
+        return {numbers: Measurement(step.seconds, step.nbytes * self.fuller) for numbers, step in predictions.items()}
 
     def best(self, keys: set[tuple[float, ...]]) -> float:
-        """Return the shortest step of those that fit."""
+        """Return the seconds of the shortest step among those that fit."""
         return min(self.table[one].seconds for one in keys if self.table[one].nbytes <= self.capacity)
 
     @cached_property

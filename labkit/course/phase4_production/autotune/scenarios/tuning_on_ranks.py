@@ -1,4 +1,4 @@
-"""What runs on the ranks of checks of autotuning: the learner's searches on all ranks but the last, which measures.
+"""Programs for the ranks of checks of autotuning: the learner's searches on all ranks but the last, which measures.
 
 A check sends the source of one of these functions: each imports what it needs.
 """

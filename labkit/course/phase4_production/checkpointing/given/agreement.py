@@ -15,7 +15,7 @@ from labkit.torch_versions.dispatch import no_modes
 
 
 def own_group(group: ProcessGroup | None, timeout_seconds: float) -> ProcessGroup:
-    """Return a new group of the same ranks, on CPUs: a thread communicates there while training does elsewhere."""
+    """Return a new group of the same ranks, on CPUs: a thread can communicate in it while training uses another."""
     made: ProcessGroup = dist.new_group(
         group_ranks(group), timedelta(seconds=timeout_seconds), "gloo", use_local_synchronization=True
     )
@@ -32,4 +32,4 @@ def exchange(value: Any, group: ProcessGroup) -> list[Any]:
         longest = max(int(size) for size in sizes)
         texts = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
         dist.all_gather(texts, torch.nn.functional.pad(own, (0, longest - len(own))), group=group)
-        return [json.loads(one[: int(size)].numpy().tobytes()) for one, size in zip(texts, sizes, strict=True)]
+        return [json.loads(padded[: int(size)].numpy().tobytes()) for padded, size in zip(texts, sizes, strict=True)]

@@ -45,7 +45,7 @@ def storage_at(checkpoint_dir: Any, format: str, group: ProcessGroup | None) -> 
 
 
 def check_save(step: Any, components: Any, metrics: Any, metric: str | None) -> None:
-    """Check what is to be saved."""
+    """Check the arguments of a save."""
     require_integer("step", step, at_least=0)
     check_components(components)
     if metrics is not None and not isinstance(metrics, Mapping):
@@ -61,11 +61,11 @@ def check_components(components: Any) -> None:
     """Check that each component has a state that can be saved and loaded."""
     if not isinstance(components, Mapping) or not components:
         raise ValueError(f"components must be objects by name, at least one, got {components!r}")
-    for name, one in components.items():
+    for name, item in components.items():
         if not isinstance(name, str) or not name or "/" in name:
             raise ValueError(f"components must have names without a slash, got {name!r}")
-        if not isinstance(one, Tensor) and not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
-            raise ValueError(f"components must have state_dict and load_state_dict, got {one!r} for {name!r}")
+        if not isinstance(item, Tensor) and not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise ValueError(f"components must have state_dict and load_state_dict, got {item!r} for {name!r}")
 
 
 def check_metric(metric: str | None) -> str:

@@ -47,9 +47,9 @@ class CheckpointerBase:
         self.metric, self.mode = metric, mode
         self.storage = storage_at(checkpoint_dir, format, group) if storage is None else storage
         self.group = own_group(group, timeout_seconds)
-        """For saving and loading, apart from that of training: a thread may be writing meanwhile."""
+        """Group for saving and loading, apart from that of training: a thread may be writing meanwhile."""
         self.decision_group = own_group(group, timeout_seconds)
-        """For decisions, which training makes meanwhile, too."""
+        """Group for decisions, which training may make while a thread is writing."""
         self.rank, self.ranks = rank_and_size(self.group)
         self.last_save_seconds = time.monotonic()
         """Time of the last save, or of the start, by this rank's clock."""
@@ -58,15 +58,15 @@ class CheckpointerBase:
         self.newest = ""
         """Folder that was written or loaded last: it is known to be good."""
         self.writing: Future[Path] | None = None
-        """What a thread writes at the moment."""
+        """Checkpoint that a thread is writing; None: none."""
 
     def snapshot(self, step: int, components: Mapping[str, Any], copy: bool) -> Snapshot:
-        """Return what this rank writes, random states included. copy: components may change before it is written."""
+        """Return this rank's snapshot, random states included. copy: components may change before it is written."""
         self.last_save_seconds, self.last_step = time.monotonic(), step
         return Snapshot(self._all(components), self.rank, self.ranks, self.format, copy)
 
     def read(self, folder: str, components: Mapping[str, Any]) -> None:
-        """Read what this rank needs of a checkpoint into `self.loaded`, whose `apply()` changes the components."""
+        """Read this rank's part of a checkpoint into `self.loaded`, whose `apply()` changes the components."""
         self.loaded = LoadedState(self.storage, folder, self._all(components), self.rank)
 
     @staticmethod
@@ -76,7 +76,7 @@ class CheckpointerBase:
     def load_latest_checkpoint(self, components: Mapping[str, Any]) -> int | None:
         """Load the newest checkpoint that all ranks can read; return its step, or None if there is no checkpoint.
 
-        Saved on any number of ranks; random states are those of the rank of this number, if there was one. A checkpoint
+        Any number of ranks may have saved it; random states are those of the same rank, if it existed. A checkpoint
         that is torn or corrupt is skipped with a warning that names it. Nothing changes in the components before one
         is read and verified on all ranks. Raises `CheckpointError` if there are checkpoints, but none can be loaded.
         """
@@ -85,14 +85,14 @@ class CheckpointerBase:
         return self.load_first(components, checkpoint_folders)
 
     def load_best_checkpoint(self, components: Mapping[str, Any]) -> int | None:
-        """As `load_latest_checkpoint`, with the best value of the metric first."""
+        """Load as `load_latest_checkpoint` does, but the checkpoint with the best metric first."""
         check_components(components)
         check_metric(self.metric)
         self.finish_writing()
         return self.load_first(components, self.best_first)
 
     def finish_writing(self) -> None:
-        """Wait for what `save_async` has begun, if it has begun anything."""
+        """Wait for the save that `save_async` has begun, if there is one."""
         if self.writing is not None:
             self.wait()
 
@@ -101,13 +101,13 @@ class CheckpointerBase:
         if self.metric is None:
             return []
         values = {folder: metric_of(storage, folder, self.metric) for folder in checkpoint_folders(storage)}
-        found = {folder: value for folder, value in values.items() if value is not None}
-        return sorted(found, key=lambda folder: found[folder] if self.mode == "min" else -found[folder])
+        known = {folder: value for folder, value in values.items() if value is not None}
+        return sorted(known, key=lambda folder: known[folder] if self.mode == "min" else -known[folder])
 
     def cleanup_old_checkpoints(self) -> None:
-        """Remove checkpoints but the `keep_last_n` newest and the best one, and what a crash has left unfinished.
+        """Remove all checkpoints but the `keep_last_n` newest and the best one, and those that a crash left unfinished.
 
-        Those that are torn do not count, and go, too. If none that would stay can be loaded, all stay.
+        Torn checkpoints do not count, and are removed, too. If none of those to be kept can be loaded, all are kept.
         """
         self.finish_writing()
         self.clean()
@@ -115,7 +115,7 @@ class CheckpointerBase:
     # What the exercise writes -----------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Wait for what a thread writes. Raises its error."""
+        """Wait until the thread has written its checkpoint. Raises its error."""
         raise NotImplementedError
 
     def clean(self) -> None:

@@ -1,4 +1,4 @@
-"""What a power failure may leave of files, after each operation in a log of `storage_server.serve`.
+"""States in which a power failure may leave files, after each operation in a log of `storage_server.serve`.
 
 The model is that of POSIX (Pillai et al. 2014): the content of a file is sure once it is synced, and so are the names
 in a folder; until then any part of it may be there. Names and contents become durable independently of each other.
@@ -34,14 +34,14 @@ class CrashState(NamedTuple):
     """The last one of them, such as `rename step_00000003.tmp`."""
     files: Files
     incomplete: tuple[str, ...]
-    """Folders with a checkpoint's name that are not as they were to be: a file is missing, or has lost its content."""
+    """Folders with a checkpoint's name that are incomplete: a file is missing, or has lost its content."""
 
 
 def crash_states(log: Iterable[Mapping[str, Any]]) -> Iterator[CrashState]:
     """Yield the different states after each operation that changes something.
 
-    Four of them: nothing that is not synced is left; all names are, but contents are torn; names in the root are, but
-    not those of files; what was removed is gone, but what was renamed is not.
+    There are up to four: only what is synced is left; all names are left, but contents are torn; names in the root are
+    left, but not those of files; removed folders are gone, but renamed ones have their old names.
     """
     root: dict[str, _Folder] = {}
     synced: dict[str, _Folder] = {}
@@ -76,13 +76,13 @@ def crash_states(log: Iterable[Mapping[str, Any]]) -> Iterator[CrashState]:
 
 
 def _left(folders: Mapping[str, _Folder], all_names: bool) -> dict[str, str]:
-    found = {}
+    files = {}
     for name, folder in folders.items():
         for file_name, file in (folder.files if all_names else folder.synced).items():
             # torn in the middle: half of the bytes, of two digits each
             torn = file.content[: len(file.content) // 4 * 2] if all_names else ""
-            found[f"{name}/{file_name}"] = file.synced or torn
-    return found
+            files[f"{name}/{file_name}"] = file.synced or torn
+    return files
 
 
 def _is_broken(name: str, folder: _Folder, files: Files) -> bool:

@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints."""
+"""Errors of checkpoints, and their descriptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CAUSES = {
 
 
 def failure(problems: Sequence[str | None]) -> CheckpointError:
-    """Return the error of a step that failed on some ranks. problems: of each rank in order, None where all went well.
+    """Return the error of a step that failed on some ranks. problems: one for each rank in order, None if it has none.
 
     Ranks with the same problem are named together.
     """
@@ -30,11 +30,11 @@ def failure(problems: Sequence[str | None]) -> CheckpointError:
     for rank, problem in enumerate(problems):
         if problem is not None:
             ranks.setdefault(problem, []).append(str(rank))
-    return CheckpointError("; ".join(f"rank {', '.join(found)}: {problem}" for problem, found in ranks.items()))
+    return CheckpointError("; ".join(f"rank {', '.join(numbers)}: {problem}" for problem, numbers in ranks.items()))
 
 
 def describe(error: BaseException) -> str:
-    """Return what happened, where, and what to do."""
+    """Return a description of the error: what happened, where, and what to do."""
     if isinstance(error, CheckpointError):
         return str(error)
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Reads a checkpoint into host memory, then puts it into components: on any number of ranks."""
+"""Loading a checkpoint: it is read into host memory, then put into components, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labkit.course.phase4_production.checkpointing.given.storage import Storage
 
 
 class LoadedState:
-    """What this rank needs of a checkpoint, read and verified: `apply()` puts it into the components.
+    """This rank's part of a checkpoint, read and verified: `apply()` puts it into the components.
 
     Raises `CheckpointError` if anything of it is missing, torn or corrupt.
     """
@@ -35,7 +35,7 @@ class LoadedState:
         self._changes: list[Callable[[], Any]] = []
         for name, component in components.items():
             if getattr(component, "of_each_rank", False):
-                if name in own:  # a rank that was not there then keeps what it has
+                if name in own:  # a rank that did not exist then keeps its own state
                     self._changes.append(_loading(component, decode(own[name], reader.whole)))
             elif name not in manifest["tree"]:
                 raise CheckpointError(f"{folder} has no component {name!r}, only {', '.join(manifest['tree'])}")
@@ -60,16 +60,16 @@ class Reader:
     def __init__(self, storage: Storage, folder: str, manifest: Mapping[str, Any]) -> None:
         self._storage = storage
         self._pieces: defaultdict[str, list[Any]] = defaultdict(list)
-        for one in manifest["ranks"]:
-            for key, *piece in one["pieces"]:
-                self._pieces[key].append((f"{folder}/{one['file']}", *piece))
+        for entry in manifest["ranks"]:
+            for key, *piece in entry["pieces"]:
+                self._pieces[key].append((f"{folder}/{entry['file']}", *piece))
 
     def whole(self, entry: TensorEntry) -> Tensor:
-        """Return a tensor."""
+        """Return a whole tensor."""
         return self.range(entry, 0, torch.Size(entry.shape).numel()).reshape(entry.shape)
 
     def range(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
-        """Return elements of a tensor, (stop - start,)."""
+        """Return elements `start` to `stop` (excluded) of a flattened tensor, (stop - start,)."""
         values, missing = torch.empty(stop - start, dtype=entry.dtype), stop - start
         for path, first, last, offset, nbytes, checksum in self._pieces[entry.key]:
             low, high = max(first, start), min(last, stop)
@@ -138,7 +138,7 @@ def _fill(value: Tensor, flat: Any, entries: list[TensorEntry], reader: Reader, 
 
 
 def _is_sharded(name: str, values: list[Any], flat: Any) -> bool:
-    """Whether a tensor of an optimizer's state has an element for each one of the parameter."""
+    """Return whether a tensor of an optimizer's state has an element for each element of the parameter."""
     alike = all(isinstance(v, TensorEntry) and v.shape == p.shape for v, p in zip(values, flat.parameters, strict=True))
     return alike and (name != "step" or any(parameter.dim() for parameter in flat.parameters))
 

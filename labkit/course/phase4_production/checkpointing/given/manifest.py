@@ -26,9 +26,9 @@ def new_folder(storage: Storage, step: int) -> str:
 
 
 def _order(folder: str) -> tuple[int, int]:
-    found = _FOLDER.fullmatch(folder)
-    assert found is not None
-    return int(found[1]), int(found[2] or 1)
+    match = _FOLDER.fullmatch(folder)
+    assert match is not None
+    return int(match[1]), int(match[2] or 1)
 
 
 def checkpoint_folders(storage: Storage) -> list[str]:
@@ -42,12 +42,12 @@ def unfinished_folders(storage: Storage) -> list[str]:
 
 
 def manifest_text(step: int, metrics: Mapping[str, float] | None, descriptions: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the content of a manifest. descriptions: of the snapshots of all ranks, in their order."""
+    """Return the content of a manifest. descriptions: those of the snapshots of all ranks, in their order."""
     body = {
         "step": step,
         "metrics": dict(metrics or {}),
         "tree": descriptions[0]["tree"],
-        "ranks": [{name: value for name, value in one.items() if name != "tree"} for one in descriptions],
+        "ranks": [{name: value for name, value in rank.items() if name != "tree"} for rank in descriptions],
     }
     text = json.dumps(body).encode()
     return f"{xxh3_64_intdigest(text):016x}\n".encode() + text
@@ -62,10 +62,10 @@ def read_manifest(storage: Storage, folder: str) -> dict[str, Any]:
     if checksum != f"{xxh3_64_intdigest(text):016x}".encode():
         raise CheckpointError(f"{folder}/{MANIFEST} is torn or corrupt: its checksum is another one")
     manifest: dict[str, Any] = json.loads(text)
-    for one in manifest["ranks"]:
-        if files.get(one["file"]) != one["nbytes"]:
+    for rank in manifest["ranks"]:
+        if files.get(rank["file"]) != rank["nbytes"]:
             raise CheckpointError(
-                f"{folder}/{one['file']} is torn: {files.get(one['file'], 'no')} bytes of {one['nbytes']}"
+                f"{folder}/{rank['file']} is torn: {files.get(rank['file'], 'no')} bytes of {rank['nbytes']}"
             )
     return manifest
 
@@ -79,18 +79,18 @@ def is_complete(storage: Storage, folder: str) -> bool:
 
 
 def is_loadable(storage: Storage, folder: str) -> bool:
-    """Return whether all of it can be read and has its checksums: reads the whole checkpoint."""
+    """Return whether everything can be read and matches its checksums; reads the whole checkpoint."""
     try:
-        for one in read_manifest(storage, folder)["ranks"]:
-            for _, _, _, offset, nbytes, checksum in one["pieces"]:
-                read_piece(storage, f"{folder}/{one['file']}", offset, nbytes, checksum)
+        for rank in read_manifest(storage, folder)["ranks"]:
+            for _, _, _, offset, nbytes, checksum in rank["pieces"]:
+                read_piece(storage, f"{folder}/{rank['file']}", offset, nbytes, checksum)
     except (CheckpointError, OSError):
         return False
     return True
 
 
 def read_piece(storage: Storage, path: str, offset: int, nbytes: int, checksum: int | None) -> bytearray:
-    """Return some bytes of a file; none for a fake tensor's, without a checksum. Raises `CheckpointError`."""
+    """Return bytes of a file; none without a checksum, as for a fake tensor. Raises `CheckpointError`."""
     if checksum is None:
         storage.read_hole(nbytes)
         return bytearray()

@@ -57,8 +57,8 @@ class FsspecStorage(Storage):
         self.files.invalidate_cache()
         if not self.files.isdir(self._path(path)):
             return {}
-        found = sorted(self.files.ls(self._path(path), detail=True), key=lambda one: str(one["name"]))
-        return {PurePosixPath(one["name"]).name: one["size"] or 0 for one in found}
+        entries = sorted(self.files.ls(self._path(path), detail=True), key=lambda entry: str(entry["name"]))
+        return {PurePosixPath(entry["name"]).name: entry["size"] or 0 for entry in entries}
 
     def read(self, path: str, start: int = 0, nbytes: int | None = None) -> bytearray:
         end = None if nbytes is None else start + nbytes

@@ -19,14 +19,14 @@ class TensorEntry(NamedTuple):
 
 
 def encode(value: Any, path: str, reference: Callable[[Any, str], Any]) -> Any:
-    """Return the value as JSON. reference: returns that of a leaf that is no plain data, by its path, or raises."""
+    """Return the value as JSON. reference: returns the JSON of a leaf that is no plain data, by its path, or raises."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Mapping):
         items = [[encode(k, path, reference), encode(v, f"{path}/{k}", reference)] for k, v in value.items()]
         return {"dict": items}
     if isinstance(value, (list, tuple)):
-        items = [encode(one, f"{path}/{number}", reference) for number, one in enumerate(value)]
+        items = [encode(item, f"{path}/{number}", reference) for number, item in enumerate(value)]
         return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": bytes(value).hex()}
@@ -41,9 +41,9 @@ def tensor_reference(key: str, shape: tuple[int, ...], dtype: torch.dtype) -> di
 
 
 def decode(data: Any, tensor: Callable[[TensorEntry], Any]) -> Any:
-    """Return the value of an `encode`. tensor: returns what is put in the place of a tensor."""
+    """Return the value that was passed to `encode`. tensor: returns the object to put in the place of a tensor."""
     if isinstance(data, list):
-        return [decode(one, tensor) for one in data]
+        return [decode(item, tensor) for item in data]
     if not isinstance(data, dict):
         return data
     if "tensor" in data:
@@ -51,11 +51,11 @@ def decode(data: Any, tensor: Callable[[TensorEntry], Any]) -> Any:
     ((kind, body),) = data.items()
     if kind == "dict":
         return {decode(key, tensor): decode(value, tensor) for key, value in body}
-    return bytes.fromhex(body) if kind == "bytes" else tuple(decode(one, tensor) for one in body)
+    return bytes.fromhex(body) if kind == "bytes" else tuple(decode(item, tensor) for item in body)
 
 
 def only_tensors(value: Any, path: str) -> Tensor:
-    """Return a leaf that is a dense tensor. Raises ValueError that names what is none."""
+    """Return a leaf that is a dense tensor, detached. Raises ValueError, with its path, for any other leaf."""
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         raise ValueError(
             f"components must have plain data and dense tensors in their state, got {type(value).__name__} at {path}"

@@ -32,7 +32,7 @@ class RandomStates:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue there."""
+        """Set the states."""
         random.setstate(state["python"])
         generator, keys, *rest = state["numpy"]
         np.random.set_state((generator, np.array(keys, dtype=np.uint32), *rest))

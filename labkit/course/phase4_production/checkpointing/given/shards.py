@@ -21,7 +21,7 @@ class Shard:
 
     flat: FlatParameters
     number: int
-    """Of the parameter in `flat`."""
+    """Number of the parameter in `flat`."""
     value: Tensor
     """This rank's part of all parameters of `flat`, (padded numel / N,)."""
 
@@ -46,7 +46,7 @@ class ShardedState:
     """Finds the shards among components: of `ZeroOptimizer`, of `FullyShardedDataParallel`, and of its optimizer."""
 
     def __init__(self, components: Mapping[str, Any]) -> None:
-        self._modules = [one for one in components.values() if isinstance(one, ShardedModule)]
+        self._modules = [item for item in components.values() if isinstance(item, ShardedModule)]
 
     def flats(self, component: Any) -> Sequence[FlatParameters]:
         """Return the flat parameters whose shards the component has; none if it has no shards."""

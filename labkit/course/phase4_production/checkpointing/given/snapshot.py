@@ -1,4 +1,4 @@
-"""What one rank writes of a checkpoint: its part of the tensors, in one file, and what the manifest records of it."""
+"""One rank's part of a checkpoint: its part of the tensors, in one file, and its entry in the manifest."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Snapshot:
     """The state of the components at this moment, as far as this rank writes it. All ranks make one at the same time.
 
     format: "sharded": each rank has its shards, and about 1/N of the bytes of what all ranks have alike; "full": the
-    first rank has all. copy: the components may change before it is written. Raises ValueError for what is no plain
-    data.
+    first rank has all. copy: the components may change before it is written. Raises ValueError for other than plain
+    data and dense tensors.
     """
 
     def __init__(self, components: Mapping[str, Any], rank: int, ranks: int, format: str, copy: bool) -> None:
@@ -94,7 +94,7 @@ class Snapshot:
             yield _bytes(piece.values)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the manifest records of this rank: plain data. The checksums are XXH3."""
+        """Return this rank's entry in the manifest, plain data. The checksums are XXH3."""
         pieces, offset = [], 0
         for key, start, values in self.pieces:
             data = _bytes(values)

@@ -1,4 +1,4 @@
-"""Where checkpoints are: the operations on files whose order decides what survives a crash."""
+"""Storage of checkpoints: the operations on files whose order decides what survives a crash."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LocalStorage(Storage):
         (self.root / path).mkdir()
 
     def _lock_out_others(self) -> None:
-        """The lock is of this process, and ends with it however it ends."""
+        """Take the lock, which belongs to this process and ends with it, however it ends."""
         if self._lock is None:
             lock = open(self.root / LOCK, "a")  # noqa: SIM115  # open as long as this job writes
             try:
@@ -105,9 +105,9 @@ class LocalStorage(Storage):
                     file.truncate(nbytes)
                     file.seek(nbytes)
                     continue
-                left = memoryview(part)
-                while left:  # a single call writes 2 GB at most
-                    left = left[file.write(left) :]
+                rest = memoryview(part)
+                while rest:  # a single call writes 2 GB at most
+                    rest = rest[file.write(rest) :]
         if self._modelled is not None:
             self._modelled.write(nbytes * min(self._writers, self._modelled.nproc_per_node))
 
@@ -132,19 +132,19 @@ class LocalStorage(Storage):
         folder = self.root / path
         if not folder.is_dir():
             return {}
-        return {one.name: 0 if one.is_dir() else one.stat().st_size for one in sorted(folder.iterdir())}
+        return {entry.name: 0 if entry.is_dir() else entry.stat().st_size for entry in sorted(folder.iterdir())}
 
     def read(self, path: str, start: int = 0, nbytes: int | None = None) -> bytearray:
         with open(self.root / path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            found = bytearray(max(0, min(size - start, size if nbytes is None else nbytes)))
+            content = bytearray(max(0, min(size - start, size if nbytes is None else nbytes)))
             file.seek(start)
-            left = memoryview(found)
-            while left and (count := file.readinto(left)):
-                left = left[count:]
+            rest = memoryview(content)
+            while rest and (count := file.readinto(rest)):
+                rest = rest[count:]
         if self._modelled is not None:
-            self._modelled.read(len(found))
-        return found
+            self._modelled.read(len(content))
+        return content
 
     def read_hole(self, nbytes: int) -> None:
         if self._modelled is not None:

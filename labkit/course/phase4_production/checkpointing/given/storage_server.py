@@ -1,7 +1,7 @@
 """A storage that one rank keeps in memory for the others, so that a check sees each operation, and can disturb it.
 
-The last rank of a job calls `serve`; on the others, `RemoteStorage(rank)` sends it each operation as a message. What it
-returns is a log from which `crashes.py` computes what a power failure leaves.
+The last rank of a job calls `serve`; on the others, `RemoteStorage(rank)` sends it each operation as a message. It
+returns a log from which `crashes.py` computes what a power failure leaves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Files = Mapping[str, str]
 
 
 class RemoteStorage(Storage):
-    """Files that rank `server` keeps. Messages are of the default group, which has that rank."""
+    """Files that rank `server` keeps. Messages go through the default group, which has that rank."""
 
     def __init__(self, server: int) -> None:
         self.server = server
@@ -43,14 +43,14 @@ class RemoteStorage(Storage):
         self._ask("remove", path)
 
     def list(self, path: str) -> dict[str, int]:
-        found: dict[str, int] = json.loads(self._ask("list", path))
-        return found
+        sizes: dict[str, int] = json.loads(self._ask("list", path))
+        return sizes
 
     def read(self, path: str, start: int = 0, nbytes: int | None = None) -> bytearray:
         return bytearray(self._ask("read", path, start=start, nbytes=nbytes))
 
     def scene(self, number: int) -> None:
-        """Have the files of another scene, for all ranks."""
+        """Change to the files of another scene, for all ranks."""
         self._ask("scene", "", number=number)
 
     def note(self, text: str) -> None:
@@ -58,15 +58,15 @@ class RemoteStorage(Storage):
         self._ask("note", text)
 
     def leave(self) -> None:
-        """End of this rank's operations."""
+        """End this rank's operations."""
         self._ask("leave", "")
 
     def _ask(self, op: str, path: str, data: bytes = b"", **more: Any) -> bytes:
         _send(self.server, {"op": op, "path": path, **more}, data)
-        answer, found, _ = _receive(self.server)
+        answer, content, _ = _receive(self.server)
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]), path)
-        return found
+        return content
 
 
 def serve(
@@ -78,17 +78,17 @@ def serve(
     """Do what the clients ask for until all have left; return the log, an entry for each operation, and the files.
 
     scenes: files at the start, and those that `scene` changes to. faults: operations that fail, such as {"op": "write",
-    "rank": 1, "errno": 28, "times": 2}, `times` of them; without a rank for all. disk: is called for each file and
-    folder that is made, and takes its time.
+    "rank": 1, "errno": 28, "times": 2}, `times` of them; without a rank for all. disk: called for each file and
+    folder that is made; takes the time of a disk.
     """
     folders = _folders(scenes[0])
-    left = [dict(fault) for fault in faults]
+    planned = [dict(fault) for fault in faults]
     log: list[dict[str, Any]] = []
     while clients:
         request, data, rank = _receive(None)
         op = request["op"]
         log.append({"rank": rank, **request, **({"data": data.hex()} if op == "write" else {})})
-        fault = next((f for f in left if f["op"] == op and f.get("rank", rank) == rank and f["times"]), None)
+        fault = next((f for f in planned if f["op"] == op and f.get("rank", rank) == rank and f["times"]), None)
         if fault is not None:
             fault["times"] -= 1
             log[-1]["failed"] = True
@@ -121,7 +121,7 @@ def _done(folders: dict[str, dict[str, bytes]], request: Mapping[str, Any], data
     op, path = request["op"], request["path"]
     folder, _, name = path.partition("/")
     if op == "list":
-        sizes = {one: len(content) for one, content in folders.get(path, {}).items()}
+        sizes = {file: len(content) for file, content in folders.get(path, {}).items()}
         return json.dumps(sizes if path else dict.fromkeys(folders, 0)).encode()
     if op == "make_folder":
         folders[path] = {}

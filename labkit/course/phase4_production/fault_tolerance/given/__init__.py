@@ -2,7 +2,7 @@
 
 GlobalBatchSampler(dataset_size, global_batch_size, num_replicas, rank)    # the same batches at every world size
 Journal(path)                          # a line for each start and each step
-ElasticConfig(program, ...)            # of an elastic launch; ElasticRun: what comes back
+ElasticConfig(program, ...)            # settings of an elastic launch; ElasticRun: its result
 simulated_goodput(...), LLAMA_3        # failures one by one; published failure rates
 """
 

@@ -1,4 +1,4 @@
-"""What an elastic launch needs to know, and what it returns."""
+"""Settings of an elastic launch, and its result."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ElasticConfig:
     """Python file that every rank runs: it calls `train_with_fault_tolerance`."""
     nproc_per_node: int = 1
     min_nodes: int = 1
-    """The job goes on while at least so many nodes are present."""
+    """Fewest nodes with which the job goes on."""
     max_nodes: int = 1
     max_restarts: int = 3
-    """How often all ranks may start again after a failure."""
+    """Most times that all ranks start again after a failure."""
     cluster: Cluster | None = None
-    """Where the ranks run: one of the lab's clusters; None: processes of this machine."""
+    """Cluster on which the ranks run, one of the lab's; None: processes of this machine."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of every rank."""
     rdzv_endpoint: str = "localhost:29400"
@@ -71,15 +71,15 @@ class ElasticRun:
     """A job that has finished, in spite of failures."""
 
     run: Run
-    """Of the last attempt; `run.notes` gives the reason of each restart."""
+    """Result of the last attempt; `run.notes` gives the reason of each restart."""
     attempts: Sequence[Attempt]
-    """All of its starts."""
+    """All starts of its ranks, in order."""
     losses: Mapping[int, float]
-    """Of each step, by its number from 1, in the trajectory that survived."""
+    """Mean loss of each step, by its number from 1, in the trajectory that survived."""
     steps_lost: Sequence[int]
-    """For each restart, the steps that were done again."""
+    """Number of steps that were done again, for each restart."""
 
     @classmethod
     def of(cls, run: Run, journal: Journal) -> ElasticRun:
-        """Return what a run has left in the journal."""
+        """Return a run with its attempts, losses and lost steps, as the journal has them."""
         return cls(run, journal.attempts(), journal.losses(), journal.steps_lost())

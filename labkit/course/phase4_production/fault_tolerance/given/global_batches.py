@@ -45,9 +45,9 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.num_replicas, self.rank, self.seed = num_replicas, rank, seed
         self.samples_per_epoch = dataset_size - dataset_size % global_batch_size if drop_last else dataset_size
         self.epoch, self.position = 0, 0
-        """Where the next iteration begins: the epoch, and how many samples of its order are done."""
+        """Start of the next iteration: the epoch, and the number of samples of its order that are done."""
         self.loaded_global_batch_size: int | None = None
-        """Global batch of the training whose state was loaded; None before."""
+        """Global batch size of the training whose state was loaded; None before."""
 
     def __len__(self) -> int:
         """Return the number of global batches that are left in this epoch."""
@@ -70,7 +70,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
             self.epoch, self.position = epoch, 0
 
     def advance(self) -> None:
-        """Count one more global batch as done, or what is left of the epoch."""
+        """Count one more global batch as done, or the rest of the epoch."""
         self.position = min(self.position + self.global_batch_size, self.samples_per_epoch)
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class Step(NamedTuple):
     """A step that was done."""
 
     number: int
-    """From 1."""
+    """Number of the step, from 1."""
     loss: float
     """Mean over the global batch."""
     seconds: float
@@ -28,10 +28,10 @@ class Attempt:
     """One start of all ranks, until they finished or failed."""
 
     restarts: int
-    """How many restarts of this launch came before it: `TORCHELASTIC_RESTART_COUNT`."""
+    """Number of restarts of this launch before it: `TORCHELASTIC_RESTART_COUNT`."""
     world_size: int
     first_step: int
-    """Steps that the checkpoint had from which it began; 0 without one."""
+    """Steps that were done in the checkpoint from which it began; 0 without one."""
     last_step: int
     """Steps that were done when it ended: it failed in the one after."""
     finished: bool
@@ -62,42 +62,42 @@ class Journal:
 
     def attempts(self) -> list[Attempt]:
         """Return all starts so far, in order."""
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         for line in self._lines():
             if "attempt" in line:
-                found.append(Attempt(line["attempt"], line["world_size"], line["step"], line["step"], False))
-            elif found:
-                last = found[-1]
+                attempts.append(Attempt(line["attempt"], line["world_size"], line["step"], line["step"], False))
+            elif attempts:
+                last = attempts[-1]
                 step = line.get("step", last.last_step)
-                found[-1] = Attempt(last.restarts, last.world_size, last.first_step, step, "finished" in line)
-        return found
+                attempts[-1] = Attempt(last.restarts, last.world_size, last.first_step, step, "finished" in line)
+        return attempts
 
     def failures(self) -> list[Attempt]:
         """Return the attempts of this launch that have failed, the latest one last; none if this is its first start."""
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         for attempt in self.attempts() if restart_count() else []:
-            found = [attempt] if attempt.restarts == 0 else [*found, attempt]
-        return [attempt for attempt in found if not attempt.finished]
+            attempts = [attempt] if attempt.restarts == 0 else [*attempts, attempt]
+        return [attempt for attempt in attempts if not attempt.finished]
 
     def losses(self) -> dict[int, float]:
-        """Return the loss of each step of the surviving trajectory: what a restart has undone is not in it."""
-        found: dict[int, float] = {}
+        """Return the loss of each step of the surviving trajectory, without those that a restart has undone."""
+        losses: dict[int, float] = {}
         for line in self._lines():
             if "attempt" in line:
-                found = {step: loss for step, loss in found.items() if step <= line["step"]}
+                losses = {step: loss for step, loss in losses.items() if step <= line["step"]}
             elif "loss" in line:
-                found[line["step"]] = line["loss"]
-        return found
+                losses[line["step"]] = line["loss"]
+        return losses
 
     def steps_by_attempt(self) -> list[list[Step]]:
         """Return for each start its own steps, also those that a later start has undone."""
-        found: list[list[Step]] = []
+        by_attempt: list[list[Step]] = []
         for line in self._lines():
             if "attempt" in line:
-                found.append([])
-            elif "loss" in line and found:
-                found[-1].append(Step(line["step"], line["loss"], line["seconds"]))
-        return found
+                by_attempt.append([])
+            elif "loss" in line and by_attempt:
+                by_attempt[-1].append(Step(line["step"], line["loss"], line["seconds"]))
+        return by_attempt
 
     def recovery_seconds(self) -> list[float]:
         """Return the seconds between the last step of each start and the first one of the next, if both have any."""
@@ -107,7 +107,7 @@ class Journal:
     def steps_lost(self) -> list[int]:
         """Return for each restart the number of steps that were done, and done again."""
         attempts = self.attempts()
-        return [one.last_step - other.first_step for one, other in itertools.pairwise(attempts)]
+        return [before.last_step - after.first_step for before, after in itertools.pairwise(attempts)]
 
     def _append(self, line: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

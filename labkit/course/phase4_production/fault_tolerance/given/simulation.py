@@ -19,7 +19,7 @@ class Intervals(NamedTuple):
 
 @dataclass(frozen=True)
 class FailureRate:
-    """How often a job was interrupted, as published."""
+    """Number of interruptions of a job, as published."""
 
     name: str
     source: str
@@ -52,7 +52,7 @@ def simulated_goodput(
     failures: int = 2_000,
     seed: int = 0,
 ) -> float:
-    """Return which share of the time is progress that lasts, in a simulation of `failures` failures, one by one.
+    """Return the share of the time that is lasting progress, in a simulation of `failures` failures, one by one.
 
     Times to the next failure are exponential, with mean gpu_mtbf_seconds / num_gpus. A failure costs the work since the
     last complete checkpoint and a restart, in which the next failure may come. Arguments as in `goodput`.

@@ -13,11 +13,11 @@ from labkit.course.phase3_multi_node.ddp.given.agreement import broadcast_togeth
 
 
 class RepeatedCrash(RuntimeError):
-    """The last two attempts failed at the same step: a third one would, too. On all ranks."""
+    """The last two attempts failed at the same step: a third one would, too. Raised on all ranks."""
 
 
 def batches(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Yield the loader's batches. To begin draws no random number of this process.
+    """Yield the loader's batches; starting to iterate draws no random number of this process.
 
     A DataLoader draws a seed for its workers each time it is iterated. A training that resumes within an epoch iterates
     once more than one that was never interrupted: without this, its dropout masks would be others.
@@ -33,11 +33,11 @@ def start_equal(model: nn.Module) -> None:
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """Return the `grad` of each trained parameter; where there is none, it is made of zeros."""
-    found = []
+    """Return the `grad` of each trained parameter; None is replaced by zeros."""
+    grads = []
     for parameter in model.parameters():
         if parameter.requires_grad:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            found.append(parameter.grad)
-    return found
+            grads.append(parameter.grad)
+    return grads

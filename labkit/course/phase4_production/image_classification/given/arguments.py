@@ -29,7 +29,7 @@ def check_trainer(
     """Check the arguments of a `DistributedTrainer`."""
     if not dist.is_initialized():
         raise ValueError("there must be a process group, got none: setup_distributed of exercise 01 makes one")
-    if not isinstance(model, nn.Module) or not any(one.requires_grad for one in model.parameters()):
+    if not isinstance(model, nn.Module) or not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"model must be a module with a parameter that is trained, got {type(model).__name__}")
     _require_known("strategy", strategy, STRATEGIES)
     _require_known("mixed_precision", mixed_precision, PRECISIONS)

@@ -32,7 +32,7 @@ def _checkpointed(block: nn.Module, forward: Callable[..., Any], checkpoint: Cal
         for norm in norms:
             norm.momentum = 0.0
             if norm.num_batches_tracked is not None:
-                norm.num_batches_tracked = norm.num_batches_tracked.clone()  # which is dropped afterwards
+                norm.num_batches_tracked = norm.num_batches_tracked.clone()  # a copy to be dropped
         try:
             return forward(*inputs)
         finally:

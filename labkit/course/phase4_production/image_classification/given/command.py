@@ -159,10 +159,10 @@ def fitting_batch_size(
 
     With "auto" that is beside whole states if at least 8 samples fit there, else beside shards.
     """
-    memory, parameters = device_memory_gb(device), sum(one.numel() for one in model.parameters())
-    each = optimizer_bytes(make_optimizer, options.ema > 0)
-    whole = parameters * (12 + each) / 1e9
-    sharded = parameters * (8 + each) / dist.get_world_size() / 1e9 + 3 * unit_gb(model)
+    memory, parameters = device_memory_gb(device), sum(parameter.numel() for parameter in model.parameters())
+    state_bytes = optimizer_bytes(make_optimizer, options.ema > 0)
+    whole = parameters * (12 + state_bytes) / 1e9
+    sharded = parameters * (8 + state_bytes) / dist.get_world_size() / 1e9 + 3 * unit_gb(model)
     if options.cpu_offload:
         sharded = 3 * unit_gb(model)
     room = memory - (whole if options.strategy != "fsdp" else sharded)
@@ -175,7 +175,7 @@ def fitting_batch_size(
 
 
 def config_of(config: Any) -> Any:
-    """Return exercise 01's `DDPConfig` from the environment; without a launcher, that of one rank that meets itself."""
+    """Return exercise 01's `DDPConfig` from the environment; without a launcher, that of a single rank."""
     if "RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ:
         return config.from_env()
     backend = "nccl" if torch.cuda.is_available() else "gloo"

@@ -1,4 +1,4 @@
-"""Components of a checkpoint that are not alike on all ranks, or that belong to no module: made alike, and saved."""
+"""Components of a checkpoint that differ among ranks, or that belong to no module: made alike, and saved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def average_over_ranks(tensors: Iterable[Tensor]) -> None:
     for alike in by_dtype.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in alike])
         dist.all_reduce(flat.div_(dist.get_world_size()))
-        for tensor, part in zip(alike, flat.split([one.numel() for one in alike]), strict=True):
+        for tensor, part in zip(alike, flat.split([member.numel() for member in alike]), strict=True):
             tensor.copy_(part.view(tensor.shape))
 
 
@@ -35,10 +35,10 @@ class CompressorState:
 
     def make_alike(self) -> None:
         """Give all ranks the mean of their residuals, before each save."""
-        average_over_ranks(one for name in sorted(self.compressor.state) for one in self._tensors(name))
+        average_over_ranks(tensor for name in sorted(self.compressor.state) for tensor in self._tensors(name))
 
     def _tensors(self, name: str) -> list[Tensor]:
-        return [one for one in self.compressor.state[name].values() if isinstance(one, Tensor)]
+        return [value for value in self.compressor.state[name].values() if isinstance(value, Tensor)]
 
     def state_dict(self) -> dict[str, Any]:
         return self.compressor.state_dict()
@@ -46,7 +46,7 @@ class CompressorState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.compressor.load_state_dict(dict(state))
         for own in self.compressor.state.values():
-            own.update({key: one.to(self.device) for key, one in own.items() if isinstance(one, Tensor)})
+            own.update({key: value.to(self.device) for key, value in own.items() if isinstance(value, Tensor)})
 
 
 class Progress:
@@ -55,7 +55,7 @@ class Progress:
     def __init__(self, sampler: Any) -> None:
         self.sampler, self.taken = sampler, 0
         self.epoch, self.best = 0, -1.0
-        """Of the epoch under way; best top-1 so far."""
+        """Number of the epoch under way; best top-1 accuracy so far."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "best": self.best, "sampler": self.sampler.state_dict(taken=self.taken)}

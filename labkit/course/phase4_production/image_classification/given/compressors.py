@@ -9,7 +9,7 @@ from labkit.course.phase3_multi_node.gradient_compression.given.compressor impor
 
 
 def compressor_named(compression: str | Compressor | None, module: ModuleType) -> Any:
-    """Return a new compressor of that module, exercise 13's; one that is a compressor already as it is; None as None.
+    """Return a new compressor of exercise 13's `module` by its name; return a compressor, or None, unchanged.
 
     int8: Quantized(8), onebit: OneBit(), powersgd: PowerSGD(4), topk: TopK(0.01).
     """

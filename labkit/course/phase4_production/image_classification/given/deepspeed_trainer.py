@@ -39,7 +39,7 @@ def deepspeed_config(file: str | Path, batch_size: int, learning_rate: float) ->
 
 
 class DeepSpeedTrainer:
-    """What the recipe needs of a trainer. config: as `deepspeed_config` returns it."""
+    """Trainer for the recipe, on DeepSpeed's engine. config: as `deepspeed_config` returns it."""
 
     strategy = "deepspeed"
     average = None
@@ -66,7 +66,7 @@ class DeepSpeedTrainer:
         self._checkpoint_dir = checkpoint_dir
 
     def now(self) -> float:
-        """Return the time in seconds when all that is in the device's stream is done."""
+        """Return the time in seconds, once all work in the device's stream is done."""
         return now(self.device)
 
     def set_learning_rate(self, learning_rate: float) -> None:
@@ -75,12 +75,12 @@ class DeepSpeedTrainer:
             group["lr"] = learning_rate
 
     def train_step(self, batch: tuple[Tensor, Tensor]) -> StepMetrics:
-        """Take one step with this rank's inputs and targets. Its time has the messages in it."""
+        """Take one step with this rank's inputs and targets. Its time includes communication."""
         began = self.now()
-        inputs, targets = (one.to(self.device).tensor_split(self.accumulation_steps) for one in batch)
+        inputs, targets = (tensor.to(self.device).tensor_split(self.accumulation_steps) for tensor in batch)
         total = torch.zeros((), device=self.device)
-        for one, target in zip(inputs, targets, strict=True):
-            loss = self.loss_fn(self.model(one.to(self.dtype)).float(), target)
+        for part, target in zip(inputs, targets, strict=True):
+            loss = self.loss_fn(self.model(part.to(self.dtype)).float(), target)
             self.model.backward(loss)
             self.model.step()
             total += loss.detach() / self.accumulation_steps

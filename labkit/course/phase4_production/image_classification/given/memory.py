@@ -1,4 +1,4 @@
-"""What a training needs of a GPU's memory: its size, optimizer state, activations, the largest unit of a model."""
+"""GPU memory of a training: its size, and what optimizer state, activations and a model's largest unit need of it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from labkit.torch_versions.tensors import storage_key
 
 GB = 1e9
 FREE_SHARE = 0.9
-"""Of a GPU's memory that a training can plan with: the rest is the context, workspaces and fragmentation."""
+"""Share of a GPU's memory that a training can plan with: the rest is the context, workspaces and fragmentation."""
 
 
 def device_memory_gb(device: torch.device) -> float:
-    """Return what this rank can plan with, in 1e9 bytes: of its GPU; without one, its share of the host's memory."""
+    """Return the memory that this rank can plan with, in 1e9 bytes: its GPU's; without one, its share of the host's."""
     modelled = memory.device()
     if modelled is not None:
         return FREE_SHARE * modelled.topology.gpu.memory_gb
@@ -35,13 +35,13 @@ def device_memory_gb(device: torch.device) -> float:
 
 
 def optimizer_bytes(make_optimizer: Callable[..., Optimizer], ema: bool) -> float:
-    """Return the bytes of optimizer state for each parameter: an optimizer of 64 of them takes a step. ema: 4 more."""
+    """Return the bytes of optimizer state for each parameter, from a step with 64 of them. ema: 4 more."""
     parameter = nn.Parameter(torch.zeros(64))
     optimizer = make_optimizer([parameter])
     parameter.grad = torch.zeros(64)
     optimizer.step()
     state = optimizer.state[parameter].values()
-    moments = sum(one.nbytes for one in state if isinstance(one, Tensor) and one.shape == parameter.shape)
+    moments = sum(value.nbytes for value in state if isinstance(value, Tensor) and value.shape == parameter.shape)
     return moments / 64 + 4 * ema
 
 
@@ -52,9 +52,9 @@ def unit_gb(model: nn.Module) -> float:
 
 
 def activation_gb(model: nn.Module, shape: Iterable[int], checkpointed: bool = False) -> float:
-    """Return what one sample of that shape keeps for the backward pass, in 1e9 bytes, float32.
+    """Return the memory of the tensors that one sample of that shape keeps for the backward pass: 1e9 bytes, float32.
 
-    checkpointed: each unit keeps its inputs alone, and one unit at a time the rest. Nothing is computed: on meta.
+    checkpointed: each unit keeps only its inputs, and one unit at a time the rest. Runs on the meta device.
     """
     skeleton = copy.deepcopy(model).to("meta")
     held = (*skeleton.parameters(), *skeleton.buffers())
@@ -74,7 +74,7 @@ def activation_gb(model: nn.Module, shape: Iterable[int], checkpointed: bool = F
 
     def end(module: nn.Module, inputs: Any, output: Any) -> None:
         largest[0] = max(largest[0], total() - within[0])
-        within.append(total() - within[0] - sum(one.nbytes for one in inputs if isinstance(one, Tensor)))
+        within.append(total() - within[0] - sum(x.nbytes for x in inputs if isinstance(x, Tensor)))
 
     def total() -> float:
         return float(sum(tensor.untyped_storage().nbytes() for tensor in kept.values()))

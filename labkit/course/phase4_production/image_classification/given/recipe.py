@@ -24,7 +24,7 @@ class Recipe:
 
     sampler_type: Any
     prefetch_type: Any
-    """Exercise 03's classes."""
+    """Exercise 03's classes: a sampler and a loader."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Recipe:
             raise ValueError(f"images must have a training image for each of {trainer.ranks} ranks, got too few")
         self.learning_rate = learning_rate
         self.peak_learning_rate = learning_rate * batch_size * trainer.ranks / base_batch_size
-        """In proportion to the global batch (Goyal et al. 2017)."""
+        """Learning rate after the warm-up, in proportion to the global batch (Goyal et al. 2017)."""
         self.warmup_steps = round(warmup_epochs * self.steps_per_epoch)
         self.total_steps = epochs * self.steps_per_epoch
         self.progress = Progress(self.sampler)
         trainer.extra["progress"] = self.progress
 
-    # What it uses -----------------------------------------------------------------------------------------------------
+    # Its helpers ------------------------------------------------------------------------------------------------------
 
     def loader(self, dataset: Any, **options: Any) -> Any:
         """Return exercise 03's loader around torch's, whose start draws no random number of this process: a resumed
@@ -64,7 +64,7 @@ class Recipe:
         return self.prefetch_type(DataLoader(dataset, self.batch_size, **options), self.trainer.device)
 
     def training_batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's batches of the epoch, those that are left; count their samples, and the time of waiting."""
+        """Yield this rank's remaining batches of the epoch; count their samples, and the time of waiting for them."""
         trainer, progress = self.trainer, self.progress
         set_epoch(self.images.training, epoch)
         trainer.model.train()
@@ -76,7 +76,7 @@ class Recipe:
             if batch is None:
                 return
             trainer.totals.input_seconds = trainer.now() - began
-            progress.taken += len(batch[1])  # of a checkpoint after this step
+            progress.taken += len(batch[1])  # for a checkpoint after this step
             yield batch
 
     def test_batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -118,9 +118,9 @@ class Recipe:
             self.trainer.save_checkpoint()
 
     def end_epoch(self, sums: Tensor) -> dict[str, Any]:
-        """Go on to the next epoch: save, as the best one or not; write `metrics.json`, and return what is new in it.
+        """Go on to the next epoch: save, as the best one or not; write `metrics.json`, and return its new entry.
 
-        sums: over all test images, of loss, hits, hits among five, images.
+        sums: (4,), over all test images: losses, top-1 hits, top-5 hits, and their number.
         """
         trainer, progress = self.trainer, self.progress
         loss, top1, top5 = (sums[:3] / sums[3]).tolist()

@@ -35,7 +35,7 @@ class StepMetrics(NamedTuple):
     loss: Tensor
     """Mean over this rank's samples, before the step: one element, still on the device."""
     compute_time: float
-    """Seconds of the step without those of the next field."""
+    """Seconds of the step without `communication_time`."""
     communication_time: float
     """Seconds in which this rank waited for messages: exposed communication."""
 
@@ -55,7 +55,7 @@ class Totals:
         self._first, self.steps = True, 0
         self._sums = {"samples": 0.0, "compute_time": 0.0, "communication_time": 0.0, "input_time": 0.0}
         self.input_seconds = 0.0
-        """Of waiting for the batch of the next step."""
+        """Seconds spent waiting for the next batch."""
 
     def add(self, samples: int, compute: float, communication: float) -> None:
         """Count a step."""
@@ -121,7 +121,7 @@ class TrainerBase:
         self.strategy, self.cpu_offload = strategy, cpu_offload
         if strategy == "auto":
             self.strategy, self.cpu_offload = self.choose_strategy(
-                sum(one.numel() for one in model.parameters()),
+                sum(parameter.numel() for parameter in model.parameters()),
                 self.ranks,
                 device_memory_gb(self.device) if memory_gb is None else memory_gb,
                 activation_gb,
@@ -157,7 +157,7 @@ class TrainerBase:
         raise NotImplementedError
 
     def wrap(self, model: nn.Module) -> Any:
-        """Return the model as the strategy wants it."""
+        """Return the model, wrapped as the strategy requires."""
         raise NotImplementedError
 
     def train_step(self, batch: tuple[Tensor, Tensor]) -> StepMetrics:
@@ -169,17 +169,17 @@ class TrainerBase:
         raise NotImplementedError
 
     def load_checkpoint(self, best: bool = False) -> int:
-        """Load it; return its step."""
+        """Load the latest or the best checkpoint; return its step."""
         raise NotImplementedError
 
     def get_performance_metrics(self) -> dict[str, float]:
         """Return means over all ranks."""
         raise NotImplementedError
 
-    # What it uses -----------------------------------------------------------------------------------------------------
+    # Its helpers ------------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the time in seconds when all that is in the device's stream is done."""
+        """Return the time in seconds, once all work in the device's stream is done."""
         return now(self.device)
 
     def no_sync(self, active: bool) -> contextlib.AbstractContextManager[Any]:
@@ -188,7 +188,7 @@ class TrainerBase:
         return model.no_sync() if active and hasattr(model, "no_sync") else contextlib.nullcontext()
 
     def autocast(self) -> torch.autocast:
-        """Return the context in which to compute, forward pass and loss."""
+        """Return the context in which to compute the forward pass and the loss."""
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
 
     def set_learning_rate(self, learning_rate: float) -> None:
@@ -204,10 +204,10 @@ class TrainerBase:
         check_batch(batch, self.accumulation_steps)
         began = self.now()
         inputs, targets = (
-            one.to(self.device, non_blocking=True).tensor_split(self.accumulation_steps) for one in batch
+            tensor.to(self.device, non_blocking=True).tensor_split(self.accumulation_steps) for tensor in batch
         )
         samples = len(batch[1])
-        parts = [(one, other, len(other) / samples) for one, other in zip(inputs, targets, strict=True)]
+        parts = [(x, target, len(target) / samples) for x, target in zip(inputs, targets, strict=True)]
         return began, self.waits.seconds, parts
 
     def finish_step(self, loss: Tensor, samples: int, began: float, waited: float) -> StepMetrics:
@@ -219,7 +219,7 @@ class TrainerBase:
         return StepMetrics(loss.detach(), seconds - waiting, waiting)
 
     def make_alike(self) -> None:
-        """Give all ranks the means of what each has by itself: statistics of norms, and residuals of a compressor."""
+        """Give all ranks the means of what differs among them: statistics of norms, and residuals of a compressor."""
         buffers = float_buffers(self.model) + ([] if self.average is None else self.average.buffers)
         average_over_ranks(buffers)
         if "compressor" in self.extra:

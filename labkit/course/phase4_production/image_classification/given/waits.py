@@ -1,4 +1,4 @@
-"""The seconds in which a rank waits for messages: within the calls of exercises 11 and 15 that do."""
+"""Time that a rank spends waiting for messages, in those methods of exercises 11 and 15 that wait."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from torch import nn
 
 METHODS = ("finish_gradient_synchronization", "gather", "wait_for_gradients", "clip_grad_norm_")
-"""Of `DistributedDataParallel` the first one, of `FullyShardedDataParallel` the others."""
+"""Methods that wait: one of `DistributedDataParallel`, then those of `FullyShardedDataParallel`."""
 
 
 class Waits:
-    """Has these methods of a model timed as communication, once where they call each other.
+    """Times these methods of a model as communication, only once where they call each other.
 
-    What is on its way behind computing is not in it: this is exposed communication. timed: a monitor's.
+    Messages under way while the rank computes do not count: this is exposed communication. timed: a monitor's.
     """
 
     def __init__(self, model: nn.Module, timed: Callable[[str], Any], now: Callable[[], float]) -> None:
         self.seconds = 0.0
-        """Since the start."""
+        """Seconds spent waiting since the start."""
         self._timed, self._now, self._inside = timed, now, False
         for name in METHODS:
             if hasattr(model, name):

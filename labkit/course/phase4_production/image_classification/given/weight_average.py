@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 KEY = "average"
-"""Of a parameter's average in the optimizer's state."""
+"""Key of a parameter's average in the optimizer's state."""
 
 
 def float_buffers(model: nn.Module) -> list[Tensor]:
@@ -23,8 +23,8 @@ def float_buffers(model: nn.Module) -> list[Tensor]:
 
 
 class WeightAverage:
-    """After step n: average = d * average + (1 - d) * weights, with d = min(decay, n / (9 + n)): it forgets the
-    beginning soon. Running statistics of norms, too."""
+    """Average of weights: after step n it is d * average + (1 - d) * weights, with d = min(decay, n / (9 + n)), so it
+    soon forgets the beginning. Running statistics of norms are averaged, too."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, decay: float) -> None:
         self.model, self.optimizer, self.decay, self.updates = model, optimizer, decay, 0
@@ -32,7 +32,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the weights after a step into the average; the first ones are the average."""
+        """Add the weights after a step to the average; after the first step they are the average."""
         self.updates += 1
         share = 1 - min(self.decay, self.updates / (9 + self.updates))
         for parameter in self._parameters():
@@ -55,7 +55,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        averages = [self.optimizer.state[one].get(KEY, one) for one in self._parameters()]
+        averages = [self.optimizer.state[p].get(KEY, p) for p in self._parameters()]
         pairs = [*zip(self._parameters(), averages, strict=True)]
         for mine, other in [*pairs, *zip(float_buffers(self.model), self.buffers, strict=True)]:
             before = mine.detach().clone()
@@ -73,4 +73,4 @@ class WeightAverage:
             mine.copy_(saved)
 
     def _parameters(self) -> list[nn.Parameter]:
-        return [one for group in self.optimizer.param_groups for one in group["params"] if one.requires_grad]
+        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]

@@ -47,15 +47,15 @@ def parser() -> argparse.ArgumentParser:
 
 def model_sizes(text: str) -> tuple[int, int, int]:
     """Parse `LAYERSxWIDTHxHEADS`; a type for argparse."""
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
-    if not found:
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    if not match:
         raise argparse.ArgumentTypeError(f"expected LAYERSxWIDTHxHEADS, such as 40x5120x40, got {text!r}")
-    layers, width, heads = map(int, found.groups())
+    layers, width, heads = map(int, match.groups())
     return layers, width, heads
 
 
 def main(llm_13b: Any, words: Sequence[str] | None = None) -> Report:
-    """Train as the options say, and print what came out on the first rank. Return this rank's report.
+    """Train as the options say, and print the results on the first rank. Return this rank's report.
 
     llm_13b: the module of exercise 26.
     """
@@ -69,9 +69,9 @@ def main(llm_13b: Any, words: Sequence[str] | None = None) -> Report:
         parser().error(str(error))
     report: Report = llm_13b.train(plan)
     last = max(report.losses, default=-1)
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, (last, report.losses.get(last), report.peak_bytes))
-    step, loss, _ = max(found, key=lambda one: one[0])
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, (last, report.losses.get(last), report.peak_bytes))
+    step, loss, _ = max(gathered, key=lambda entry: entry[0])
     if dist.get_rank() == 0:
         seconds = sorted(report.step_seconds)
         result = {
@@ -80,7 +80,7 @@ def main(llm_13b: Any, words: Sequence[str] | None = None) -> Report:
             "loss": None if step < 0 else loss,
             "held_out_loss": report.held_out_loss,
             "step_seconds": seconds[len(seconds) // 2] if seconds else None,
-            "peak_gb": max(peak for *_, peak in found) / 1e9,
+            "peak_gb": max(peak for *_, peak in gathered) / 1e9,
         }
         print(json.dumps(result))
     dist.destroy_process_group()

@@ -16,7 +16,7 @@ from labkit.course.phase4_production.checkpointing.given import agreement
 def exchange(value: Any, group: ProcessGroup | None = None) -> list[Any]:
     """Return the values of all ranks of the group, None: of the job, in their order. A value is data as in JSON."""
     everybody: Any = dist.group.WORLD if group is None else group
-    if torch.cuda.is_available() and dist.get_backend(everybody) == "nccl":  # which sends no host memory
+    if torch.cuda.is_available() and dist.get_backend(everybody) == "nccl":  # NCCL sends no host memory
         values: list[Any] = [None] * dist.get_world_size(everybody)
         dist.all_gather_object(values, value, group=everybody)
         return values
@@ -36,10 +36,10 @@ class MeshCheckpoints:
         folder = Path(checkpoint_dir) / f"pp{place.pp}_tp{place.tp}"
         folder.mkdir(parents=True, exist_ok=True)
         self.checkpointer = self.checkpointer_type(str(folder), group=trainer.mesh.groups["dp"])
-        """Of this rank's place, for its data-parallel group. It keeps the last three."""
+        """Checkpointer of this rank's place, for its data-parallel group. It keeps the last three checkpoints."""
         stages = nn.ModuleList(stage.module for stage in trainer.stages)
         self.components = {"model": stages, "optimizer": trainer.optimizer}
-        """Of this rank's place."""
+        """Model and optimizer of this rank's place."""
 
     def save(self, step: int) -> None:
         """Save the state after `step` steps."""

@@ -48,7 +48,7 @@ class PeaksOfStep:
         return dict(self._peaks)
 
     def _now(self, *names: str) -> None:
-        """The part that runs ends, and the one with these names begins."""
+        """End the part that runs, and begin the one with these names."""
         for name in self._under_way:
             self._peaks[name] = max(self._peaks.get(name, 0), max_memory_allocated())
         self._under_way = names
@@ -71,7 +71,7 @@ class PeaksOfStep:
 
 
 def blocks_of(trainer: Any) -> int:
-    """Return how many blocks this rank's stages have."""
+    """Return the number of blocks in this rank's stages."""
     return sum(not isinstance(layer, (Embedding, Head)) for layers in trainer.layers for layer in layers)
 
 

@@ -1,4 +1,4 @@
-"""Plans of a training: model, cluster, layout and what it will take, plain data that every rank gets."""
+"""Plans of a training: model, cluster, layout and forecast: plain data that every rank gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.predict.running import FAILURES_PER_GPU_HOUR
 SAMPLES_PER_GPU = 16
 """Sequences of a step for each GPU, unless the batch is given: with 2,048 tokens on 32 GPUs a million tokens."""
 RESTART_SECONDS = 120.0
-"""Assumed: from a failure until all ranks have joined again. An agent sees a dead process within a second; starting
+"""Assumed time from a failure until all ranks have joined again. An agent sees a dead process within a second; starting
 Python, torch and NCCL on all nodes takes a minute or two."""
 FAILURE_SECONDS = 3600 / FAILURES_PER_GPU_HOUR
 """Mean time between failures of one GPU, with its share of everything else (Llama 3: 419 in 54 days on 16,384)."""
@@ -25,21 +25,21 @@ FAILURE_SECONDS = 3600 / FAILURES_PER_GPU_HOUR
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan will take. Seconds, if nothing else is said."""
+    """Forecast of a plan's time and memory."""
 
     step_seconds: float
     memory_gb: float
-    """Of the fullest GPU, in 1e9 bytes, up to what torch's allocator may keep."""
+    """Memory of the fullest GPU, in 1e9 bytes, up to what torch's allocator may keep."""
     checkpoint_seconds: float
-    """To write one."""
+    """Time to write a checkpoint."""
     recovery_seconds: float
-    """From a failure until the ranks train again."""
+    """Time from a failure until the ranks train again."""
     checkpoint_every_seconds: float
-    """Training between two checkpoints with which the job makes most progress."""
+    """Training time between two checkpoints with which the job makes most progress."""
     goodput: float
-    """Share of the time that is training that lasts."""
+    """Share of the time that is lasting progress."""
     days: float
-    """Of the whole training, failures included."""
+    """Length of the whole training, failures included."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class TrainingPlan:
     @property
     def config(self) -> GPTConfig:
         """The model's sizes as `labkit.models` has them."""
-        one = self.model
-        return GPTConfig(one.layers, one.heads, one.width, one.vocab, one.sequence)
+        model = self.model
+        return GPTConfig(model.layers, model.heads, model.width, model.vocab, model.sequence)
 
     @property
     def microbatches(self) -> int:
@@ -75,7 +75,7 @@ class TrainingPlan:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Of weights, gradients and messages."""
+        """dtype of weights, gradients and messages; None: torch's default."""
         return torch.bfloat16 if self.layout.precision == "bf16" else None
 
     def learning_rate_at(self, step: int) -> float:
@@ -109,7 +109,7 @@ def as_trained(layout: Plan) -> Any:
 
 
 def with_layers(plan: TrainingPlan, layers: int, microbatches: int, **changes: Any) -> TrainingPlan:
-    """Return the plan with fewer layers and microbatches, one step: what is run to know what all of them take."""
+    """Return the plan with fewer layers and microbatches, one step: a run that shows the cost of all of them."""
     layout = replace(plan.layout, batch=microbatches * plan.layout.microbatch * plan.layout.data)
     model = replace(plan.model, layers=layers)
     return replace(plan, model=model, layout=layout, **{"steps": 1, **changes})

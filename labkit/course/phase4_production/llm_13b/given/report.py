@@ -1,4 +1,4 @@
-"""What a training reports, and the whole model out of the parts of all ranks."""
+"""Report of a training, and the whole model put together from the parts of all ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Report:
     """The whole model, on every rank, if held-out text was read."""
     held_out_loss: float | None = None
     began: float = field(default_factory=time.perf_counter)
-    """Of the step that is running."""
+    """Time at which the running step began, by `time.perf_counter`."""
 
     def begin_step(self) -> None:
         """Take the time before a step."""
@@ -64,7 +64,7 @@ def whole_model(trainer: Any) -> nn.Sequential:
     mine = [(stage.index, layers) for stage, layers in zip(trainer.stages, whole, strict=True)]
     everybody: list[Any] = [None] * trainer.mesh.sizes.pp
     dist.all_gather_object(everybody, mine, group=trainer.mesh.groups["pp"])
-    stages = dict(stage for one in everybody for stage in one)
+    stages = dict(stage for own in everybody for stage in own)
     return nn.Sequential(*[layer for index in sorted(stages) for layer in stages[index]])
 
 

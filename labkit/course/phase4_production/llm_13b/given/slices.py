@@ -1,4 +1,4 @@
-"""What a whole plan takes, from runs of a few of its layers and microbatches.
+"""Time and memory of a whole plan, from runs of a few of its layers and microbatches.
 
 A step of L layers and m microbatches takes a + b L + c m + d L m seconds: all stages compute equal layers, and once a
 pipeline is full each microbatch takes as long as the slowest stage. The peak of each part of a step, and the time to
@@ -29,18 +29,18 @@ class Extended:
     seconds: float
     nbytes: float
     tokens_per_second: float
-    """Of all GPUs."""
+    """Throughput of all GPUs together."""
     save_seconds: float
     load_seconds: float
 
 
 class Slice(NamedTuple):
-    """What one slice took on one rank."""
+    """Measurements of one slice on one rank."""
 
     seconds: float
-    """Of a step."""
+    """Time of a step."""
     blocks: int
-    """Of this rank's stage."""
+    """Number of blocks in this rank's stages."""
     peaks: dict[str, int]
     """Bytes of each part of the last step; empty if there was only one step."""
     save_seconds: float
@@ -62,7 +62,7 @@ def slices(plan: TrainingPlan, **changes: Any) -> list[TrainingPlan]:
 
 
 def _fills(plan: TrainingPlan, layers: int) -> bool:
-    """Whether the last stage has blocks, if stages are cut so that the most expensive one costs least."""
+    """Return whether the last stage has blocks, if stages are cut so that the most expensive one costs least."""
     model, before = plan.model, plan.layout.pipeline - 1
     head = 2 * model.vocab / (24 * model.width + 4 * model.sequence)  # in blocks, as `gpt_layers` has them
     if not before:
@@ -71,14 +71,14 @@ def _fills(plan: TrainingPlan, layers: int) -> bool:
 
 
 def measured(plans: Sequence[TrainingPlan], folder: str | None = None) -> list[Slice]:
-    """On a rank of a fake job: what each of the plans that `slices` returns takes.
+    """On a rank of a fake job: measure each of the plans that `slices` returns.
 
     If a folder is given, those of two steps are also saved and loaded on the nodes' storage.
     """
     from labkit.exercises import llm_13b
 
     dist.init_process_group("nccl")
-    found: list[Slice] = []
+    results: list[Slice] = []
     for number, plan in enumerate(plans):
         trainer = llm_13b.build(plan)
         tokens = tokens_of_step(plan, 0).chunk(trainer.mesh.sizes.dp)[trainer.mesh.coordinates().dp]
@@ -94,9 +94,9 @@ def measured(plans: Sequence[TrainingPlan], folder: str | None = None) -> list[S
                 checkpoints = llm_13b.MeshCheckpointer(str(Path(folder) / str(number)), trainer)
                 saving, loading = _seconds(partial(checkpoints.save, 1)), _seconds(checkpoints.load)
                 del checkpoints
-        found.append(Slice(seconds, blocks_of(trainer), peaks, saving, loading))
+        results.append(Slice(seconds, blocks_of(trainer), peaks, saving, loading))
         del trainer, step
-    return found
+    return results
 
 
 def _seconds(action: Callable[[], Any]) -> float:
@@ -108,18 +108,18 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 def extended(plan: TrainingPlan, values: Sequence[Sequence[Any]], first: int = 0) -> Extended:
-    """Return what the whole plan takes, by what all ranks of `measured` return; its slices begin at number `first`.
+    """Return time and memory of the whole plan, by what all ranks of `measured` return: slices `first` to `first` + 3.
 
     Raises ValueError if the trainer's stages do not grow by one block each.
     """
-    ranks = [found[first : first + 4] for found in values]
+    ranks = [own[first : first + 4] for own in values]
     fewest = slices(plan)[0]
     slots, longer = plan.microbatches - fewest.microbatches, partial(_longer, plan)
     a, b, c, d = (max(cells[cell].seconds for cells in ranks) for cell in range(4))
     seconds = longer(a + slots * (b - a), c + slots * (d - c))
     save, load = (
-        max(longer(getattr(few, what), getattr(many, what)) for _, few, _, many in ranks)
-        for what in ("save_seconds", "load_seconds")
+        max(longer(getattr(few, name), getattr(many, name)) for _, few, _, many in ranks)
+        for name in ("save_seconds", "load_seconds")
     )
     nbytes = extended_bytes(plan, [(few, many) for _, few, _, many in ranks])
     return Extended(seconds, nbytes, plan.layout.batch * plan.model.sequence / seconds, save, load)

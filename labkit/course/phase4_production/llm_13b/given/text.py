@@ -37,14 +37,14 @@ def held_out_loss(model: Any, tokens: Tensor) -> float:
     The first two bytes of a window are given: a trigram model cannot predict them.
     """
     total = 0.0
-    for some in tokens.split(64):
-        logits = model(some[:, :-1])[:, 1:].flatten(0, 1)
-        total += float(F.cross_entropy(logits, some[:, 2:].flatten(), reduction="sum"))
+    for part in tokens.split(64):
+        logits = model(part[:, :-1])[:, 1:].flatten(0, 1)
+        total += float(F.cross_entropy(logits, part[:, 2:].flatten(), reduction="sum"))
     return total / tokens[:, 2:].numel()
 
 
 def trigram_loss(tokens: Tensor, read: Tensor, prior: float | None = None) -> float:
-    """Return the loss on the same bytes of windows of a trigram model, in nats: it has counted what follows two others.
+    """Return a trigram model's loss on the same bytes of windows, in nats: it counts which byte follows two others.
 
     read: windows that it has counted, (count, length + 1). prior: None for one added to each count (Laplace); else what
     follows one byte, in turn smoothed with how often bytes occur, counts as so many observations (Dirichlet).
@@ -55,9 +55,9 @@ def trigram_loss(tokens: Tensor, read: Tensor, prior: float | None = None) -> fl
     if prior is None:
         shares = (seen + 1) / (seen.sum(-1, keepdim=True) + VOCAB)
     else:
-        one = torch.bincount(read.flatten(), minlength=VOCAB).double() + 1
+        single = torch.bincount(read.flatten(), minlength=VOCAB).double() + 1
         pairs = torch.bincount((read[:, :-1] * VOCAB + read[:, 1:]).flatten(), minlength=VOCAB**2).double()
-        follows = pairs.view(VOCAB, VOCAB) + prior * one / one.sum()
+        follows = pairs.view(VOCAB, VOCAB) + prior * single / single.sum()
         follows = (follows / follows.sum(-1, keepdim=True))[tokens[:, 1:-1].flatten()]
         shares = (seen + prior * follows) / (seen.sum(-1, keepdim=True) + prior)
     return float(-shares.gather(-1, tokens[:, 2:].reshape(-1, 1)).log().mean())

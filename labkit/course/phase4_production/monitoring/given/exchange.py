@@ -1,4 +1,4 @@
-"""What ranks exchange to watch each other: rows of numbers in one all-gather, and messages around the ring."""
+"""Exchanges of ranks that watch each other: rows of numbers in one all-gather, and messages around the ring."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pass_around(
 ) -> dist.Work:
     """Send `nbytes` to the rank `destination` and receive as many from `source`, both of the group.
 
-    Returns when they are received; wait for the work that it returns, the sending, after reading the clock.
+    Returns, once they are received, the work of sending: wait for it after reading the clock.
     """
     # gloo sends from host memory only
     at = device if dist.get_backend(group) == "nccl" else "cpu"

@@ -1,4 +1,4 @@
-"""What a fingerprint is made of: bits of tensors, and a model's tensors by name."""
+"""Parts of a fingerprint: bits of tensors, and a model's tensors by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def words(tensor: Tensor) -> Tensor:
     """Return the bits of each element as an int64: 1-D, in the tensor's order, on its device. -0.0 is not 0.0.
 
-    Of an element with 16 bytes there are two.
+    An element of 16 bytes becomes two.
     """
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.is_complex():
@@ -24,7 +24,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor | None]:
 
     Buffers are not among them: ranks may keep their own.
     """
-    found: dict[str, Tensor | None] = {}
+    tensors: dict[str, Tensor | None] = {}
     for name, parameter in model.named_parameters():
-        found[name], found[f"{name}.grad"] = parameter, parameter.grad
-    return found
+        tensors[name], tensors[f"{name}.grad"] = parameter, parameter.grad
+    return tensors

@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 class JsonLines:
-    """Sink: writes this rank's file in `folder`, which is made if it is missing; appends to one that is there."""
+    """Sink that writes this rank's file in `folder`, which is made if it is missing; appends to one that is there."""
 
     def __init__(self, folder: str | Path, rank: int, world_size: int) -> None:
         path = file_of(Path(folder), rank)
@@ -71,14 +71,14 @@ class LineReader:
         self._offset += len(whole)
         for line in whole.splitlines():
             try:
-                found = json.loads(line)
+                entry = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                yield {name: float(x) if x in ("nan", "inf", "-inf") else x for name, x in found.items()}
+            if isinstance(entry, dict):
+                yield {name: float(x) if x in ("nan", "inf", "-inf") else x for name, x in entry.items()}
 
 
 def read_folder(folder: str | Path) -> list[dict[str, Any]]:
     """Return the objects of all files in `folder`, rank by rank."""
     paths = sorted(Path(folder).glob("rank-*.jsonl"))
-    return [found for path in paths for found in LineReader(path).new_lines(path.stat().st_size)]
+    return [entry for path in paths for entry in LineReader(path).new_lines(path.stat().st_size)]

@@ -1,4 +1,4 @@
-"""What every monitor keeps: its arguments, the history of summaries, the recorder of steps."""
+"""Base of every monitor: its arguments, the history of summaries, the recorder of steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from labkit.course.phase4_production.monitoring.given.records import Sink, Summa
 
 
 class Monitor:
-    """The constructor of `DistributedTrainingMonitor`.
+    """Base of `DistributedTrainingMonitor`: its constructor.
 
-    rank, world_size: of this rank in `group`; no process group is needed for one rank. interval: steps between two
+    rank, world_size: those in `group`; no process group is needed for one rank. interval: steps between two
     exchanges. stride: each rank probes the link to the rank `stride` after it; to probe the network between nodes, give
     the number of ranks of a node. probe_nbytes: of that message. log_dir: folder for JSON lines. sinks: receive each
     step, at the end of its interval; `close()` closes them. Raises ValueError.
@@ -44,13 +44,13 @@ class Monitor:
         self.losses: deque[float] = deque(maxlen=20)
         """This rank's last losses, without those that are not finite."""
         self.link_seconds = 0.0
-        """Of this rank's last probe."""
+        """Seconds of this rank's last probe; 0: none yet."""
         self.recorder = Recorder(rank, world_size, self.device, log_dir, sinks)
         self.timed = self.recorder.timed
 
     def recent(self, field: str) -> list[float]:
         """Return a figure of each rank: the median of its summaries of the last 3 intervals."""
-        return [median(getattr(one, field) for one in own) for own in zip(*list(self.history)[-3:], strict=True)]
+        return [median(getattr(entry, field) for entry in own) for own in zip(*list(self.history)[-3:], strict=True)]
 
     def close(self) -> None:
         """Write the steps of an interval that has not ended to the sinks, without an exchange, and close them."""

@@ -24,11 +24,11 @@ class Step(NamedTuple):
     samples: int
     memory_bytes: int
     seconds: float
-    """All of it, at least a nanosecond."""
+    """Duration of the whole step, at least a nanosecond."""
     parts: list[tuple[str, float]]
     """Timed parts with their seconds, in order: "communication" or "input"."""
     time: float
-    """When it ended: seconds since the epoch, on virtual ranks by the virtual clock."""
+    """Time at which it ended: seconds since the epoch, on virtual ranks by the virtual clock."""
 
 
 class _Marked(NamedTuple):
@@ -81,7 +81,7 @@ class Recorder:
     def take(self) -> list[Step]:
         """Return the steps since the last call; waits for the GPU."""
         seconds = self._clock.seconds
-        found = [
+        steps = [
             Step(
                 step.number,
                 float(step.loss),
@@ -94,7 +94,7 @@ class Recorder:
             for step in self.steps
         ]
         self.steps = []
-        return found
+        return steps
 
     def write(self, steps: Sequence[Step], splits: Sequence[tuple[float, float, float]]) -> None:
         """Write steps to the sinks, each with its seconds of compute, communication and input."""

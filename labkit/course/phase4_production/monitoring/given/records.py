@@ -1,4 +1,4 @@
-"""What a monitor records: a step of a rank, a rank's summary of an interval, and alarms."""
+"""Records of a monitor: a step of a rank, a rank's summary of an interval, and alarms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StepRecord(NamedTuple):
     step: int
     loss: float
     samples_per_second: float
-    """Of this rank."""
+    """Throughput of this rank."""
     step_seconds: float
     compute_seconds: float
     communication_seconds: float
@@ -31,13 +31,13 @@ class Summary(NamedTuple):
     step: float
     """Last step of the interval."""
     compute_seconds: float
-    """Median of a step, as are the next two."""
+    """Median over the steps of the interval, as are the next two."""
     communication_seconds: float
     input_seconds: float
     samples_per_second: float
     """Samples of the interval over its seconds."""
     memory_bytes: float
-    """Least of the interval's steps."""
+    """Minimum over the steps of the interval."""
     bad_step: float
     """First step whose loss is NaN or infinite; -1: none."""
     spike_step: float
@@ -71,7 +71,7 @@ class Sink(Protocol):
 def first_steps(verdicts: Mapping[int, str]) -> tuple[float, float]:
     """Return the first step whose loss is not finite, and the first one with a spike; -1: none."""
     kinds = ("loss not finite", "loss spike")
-    bad, spike = (next((step for step, found in verdicts.items() if found == kind), -1) for kind in kinds)
+    bad, spike = (next((step for step, verdict in verdicts.items() if verdict == kind), -1) for kind in kinds)
     return bad, spike
 
 

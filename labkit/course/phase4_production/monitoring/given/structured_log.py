@@ -28,4 +28,4 @@ class StructuredLog:
         self._logger.warning("%s", json.dumps(alarm._asdict()))
 
     def close(self) -> None:
-        """Handlers belong to whoever added them."""
+        """Do nothing: handlers belong to whoever added them."""

@@ -4,7 +4,7 @@ Benchmark                      # the constructor; `measure` takes one configurat
 now(device)                    # seconds, when all that was launched on the device is done
 Workload, Measurement          # a rank's training step; what was measured of one configuration
 ScalingPoint, Cost             # a measurement with its efficiency; an epoch's
-fit_law, Fit                   # least squares, and what it has found
+fit_law, Fit                   # least squares, and the result
 Row, report                    # a line of the report; Markdown, HTML, JSON, CSV
 predicted                      # measurements by the formulas of `labkit.predict`
 append, read                   # the file of `labkit bench scaling`

@@ -1,4 +1,4 @@
-"""What every benchmark keeps: its options, what is measured already, the points of its studies; and one measurement."""
+"""Base of every benchmark: its options, known measurements, the points of its studies; and one measurement."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from labkit.course.phase4_production.scaling_study.given.records import (
 
 
 class Benchmark:
-    """The constructor of `ScalabilityBenchmark`.
+    """Base of `ScalabilityBenchmark`: its constructor.
 
     make_workload: makes a rank's training step for a number of samples and a group; None if all is in `recorded`.
-    recorded: measurements, which are not made again. strategy: their name. steps: of a repeat, which gives one figure.
+    recorded: measurements, which are not made again. strategy: their name. steps: in a repeat, which gives one figure.
     warmup: steps before them that do not count. repeats: for the spread. device: of this rank. tokens_per_sample: for
     tokens per second. Raises ValueError.
     """
@@ -47,10 +47,10 @@ class Benchmark:
         check_benchmark(make_workload, steps, warmup, repeats)
         self.make_workload, self.strategy, self.tokens_per_sample = make_workload, strategy, tokens_per_sample
         self.steps, self.warmup, self.repeats, self.device = steps, warmup, repeats, torch.device(device)
-        self.recorded = {(one.world_size, one.batch_size): one for one in recorded}
-        """Measurements by ranks and samples of each."""
+        self.recorded = {(entry.world_size, entry.batch_size): entry for entry in recorded}
+        """Measurements by number of ranks and samples of each rank."""
         self.points: list[ScalingPoint] = []
-        """Those of all studies; add the points of other benchmarks to have them in the same report."""
+        """Points of all studies; add those of other benchmarks to have them in the same report."""
 
     def time_steps(self, step: Callable[[], Any], group: ProcessGroup | None) -> list[float]:
         """Return seconds of a step, one figure for each repeat."""
@@ -59,7 +59,7 @@ class Benchmark:
     def measure(self, world_size: int, batch_size: int) -> Measurement:
         """Return the measurement of the first `world_size` ranks with `batch_size` samples each.
 
-        What is recorded is not measured again. All ranks call it, and have the same result; the others wait.
+        A recorded configuration is not measured again. All ranks call it, and have the same result; the others wait.
         """
         if (world_size, batch_size) not in self.recorded:
             check_ranks(world_size, self.make_workload)
@@ -69,9 +69,9 @@ class Benchmark:
     def keep(
         self, scaling: Scaling, measured: Sequence[Measurement], efficiencies: Sequence[float]
     ) -> list[ScalingPoint]:
-        """Add the points of a study to `points`, but for those that are there already, and return them."""
+        """Add the points of a study to `points`, unless they are there already, and return them."""
         added = [ScalingPoint(scaling, *pair) for pair in zip(measured, efficiencies, strict=True)]
-        self.points += [one for one in added if one not in self.points]
+        self.points += [point for point in added if point not in self.points]
         return added
 
     def _on_ranks(self, world_size: int, batch_size: int) -> Measurement:
@@ -113,5 +113,5 @@ def _free_memory() -> None:
 
 
 def origin_here() -> Origin:
-    """Return where this rank's times come from."""
+    """Return the origin of this rank's times."""
     return "real" if here.endpoint is None else "virtual"

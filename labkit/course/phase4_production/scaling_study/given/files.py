@@ -10,7 +10,7 @@ from labkit.course.phase4_production.scaling_study.given.records import Measurem
 
 KIND = "measurement"
 _BEGINNING = json.dumps({"kind": KIND})[:-1].encode()
-"""Of each line, so that one that was cut off can be told from one of another file."""
+"""Beginning of each line: it distinguishes a line that was cut off from a line of another kind of file."""
 
 
 def append(path: Path, measurement: Measurement) -> None:
@@ -26,7 +26,7 @@ def append(path: Path, measurement: Measurement) -> None:
 
 def read(path: Path) -> list[Measurement]:
     """Return the measurements in a file, none if it is missing; skip a line that was cut off. Raises ValueError."""
-    found = []
+    measurements = []
     lines: Iterable[bytes] = path.read_bytes().splitlines() if path.exists() else ()
     for number, line in enumerate(lines, 1):
         try:
@@ -38,7 +38,7 @@ def read(path: Path) -> list[Measurement]:
         if not isinstance(plain, dict) or plain.pop("kind", None) != KIND:
             raise ValueError(f"{path}, line {number}: not a line of `labkit bench`")
         try:
-            found.append(Measurement.from_plain(plain))
+            measurements.append(Measurement.from_plain(plain))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
-    return found
+    return measurements

@@ -17,11 +17,11 @@ import numpy as np
 from labkit.course.phase4_production.scaling_study.given.records import Measurement, ScalingPoint
 
 MOST_GPUS = 1e5
-"""A limit beyond it is none that anybody reaches."""
+"""Number of GPUs beyond which a limit does not count as one."""
 NO_SHARE = 1e-9
-"""A share that is fitted to less is 0: least squares come near a bound without reaching it."""
+"""Share below which a fitted one counts as 0: least squares come near a bound without reaching it."""
 NO_LOSS = 0.99
-"""An efficiency, at the most GPUs that were measured, that no law can tell from a perfect one."""
+"""Efficiency, at the most GPUs that were measured, from which on it counts as perfect."""
 
 Law = Callable[..., float]
 """Speedup of a number of GPUs, the first argument; the others are shares from 0 to 1, which are fitted."""
@@ -38,7 +38,7 @@ class Fit:
     error: float
     """Root of the mean square of the relative errors."""
     limit: str = ""
-    """What the law says about more GPUs."""
+    """Limit by this law as more GPUs are added, as a sentence."""
 
 
 def fit_law(law: Law, gpus: Sequence[int], samples_per_second: Sequence[float]) -> Fit | None:
@@ -51,15 +51,15 @@ def fit_law(law: Law, gpus: Sequence[int], samples_per_second: Sequence[float]) 
     measured = np.log(np.asarray(samples_per_second, dtype=float))
     first = samples_per_second[0] / gpus[0]
 
-    def errors(of: Any) -> Any:
-        rate, *shares = map(float, of)
+    def errors(values: Any) -> Any:
+        rate, *shares = map(float, values)
         return np.log([max(rate * law(float(n), *shares), 1e-300) for n in gpus]) - measured
 
     begin = [first, *(1e-3 for _ in names)]
     bounds = [0.2 * first, *(0.0 for _ in names)], [5 * first, *(1.0 for _ in names)]
-    found = least_squares(errors, begin, bounds=bounds, x_scale=begin, xtol=1e-12, ftol=1e-12, gtol=1e-12).x
-    rate, *shares = (value if value > NO_SHARE else 0.0 for value in map(float, found))
-    error = math.sqrt(float(np.mean(np.expm1(errors(found)) ** 2)))
+    fitted = least_squares(errors, begin, bounds=bounds, x_scale=begin, xtol=1e-12, ftol=1e-12, gtol=1e-12).x
+    rate, *shares = (value if value > NO_SHARE else 0.0 for value in map(float, fitted))
+    error = math.sqrt(float(np.mean(np.expm1(errors(fitted)) ** 2)))
     return Fit(law.__name__, rate, dict(zip(names, shares, strict=True)), error)
 
 
@@ -75,15 +75,15 @@ def fit_curves(
     curves: dict[str, list[ScalingPoint]] = {}
     for point in points:
         curves.setdefault(curve_name(point), []).append(point)
-    found = []
+    fits = []
     for name, own in curves.items():
         gpus = [point.measurement.world_size for point in own]
         rates = [samples_per_second(point.measurement) for point in own]
         for law in (amdahl if own[0].scaling == "strong" else gustafson, usl):
             fit = fit_law(law, gpus, rates)
             if fit is not None:
-                found.append((name, replace(fit, limit=_limit(fit, law, max(gpus), most_useful_gpus))))
-    return found
+                fits.append((name, replace(fit, limit=_limit(fit, law, max(gpus), most_useful_gpus))))
+    return fits
 
 
 def curve_name(point: ScalingPoint) -> str:

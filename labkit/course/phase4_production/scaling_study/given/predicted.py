@@ -1,4 +1,4 @@
-"""Measurements that are none: a step's time and memory by the formulas of `labkit.predict`, marked "predict"."""
+"""Predicted measurements: a step's time and memory by the formulas of `labkit.predict`, marked "predict"."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def predicted(
 
     plan: its options; batch, microbatch and data ranks follow. batch_size: samples of each GPU.
     """
-    found = []
+    measurements = []
     for cluster in clusters:
         gpus = cluster.world_size
         own = replace(plan, data=gpus, batch=gpus * batch_size, microbatch=batch_size)
         made = predict(model, own, cluster)
         exposed = made.seconds("communication")
-        found.append(
+        measurements.append(
             Measurement(
                 "predict",
                 strategy,
@@ -37,4 +37,4 @@ def predicted(
                 made.model.name,
             )
         )
-    return found
+    return measurements

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch.distributed import ProcessGroup
 
 Origin = Literal["real", "virtual", "predict"]
-"""Where times come from: clocks of real ranks, the virtual cluster's clock, or the formulas of `labkit.predict`."""
+"""Origin of times: clocks of real ranks, the virtual cluster's clock, or the formulas of `labkit.predict`."""
 Scaling = Literal["weak", "strong"]
 """Weak: each rank's batch stays as ranks are added. Strong: the batch of all ranks together stays."""
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
@@ -27,7 +27,7 @@ class Workload(NamedTuple):
 
 
 MakeWorkload = Callable[[int, ProcessGroup | None], Workload]
-"""Makes the workload of this rank: its samples in a step, and the group of the ranks that take the step together."""
+"""Function of a rank's samples in a step and the group that takes the step together; returns the rank's workload."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ class Measurement:
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Measurement:
-        """The inverse of `to_plain`. Raises ValueError for data of another form."""
+        """Return the measurement in plain data, as of `to_plain`. Raises ValueError for data of another form."""
         try:
             times = {name: tuple(map(float, data[name])) for name in ("step_seconds", "compute_seconds")}
-            found = cls(**{**data, **times})
+            measurement = cls(**{**data, **times})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a measurement: {error}") from None
-        if found.origin not in ORIGINS:
-            raise ValueError(f"not a measurement: origin {found.origin!r}")
+        if measurement.origin not in ORIGINS:
+            raise ValueError(f"not a measurement: origin {measurement.origin!r}")
         for name, seconds in times.items():
-            if not seconds or not all(0 < one < math.inf for one in seconds):
+            if not seconds or not all(0 < value < math.inf for value in seconds):
                 raise ValueError(f"not a measurement: {name} {seconds}")
-        return found
+        return measurement
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class ScalingPoint:
     scaling: Scaling
     measurement: Measurement
     efficiency: float
-    """Per GPU, compared with the study's first point, which has 1."""
+    """Efficiency per GPU, relative to the study's first point, which has 1."""
 
 
 class Cost(NamedTuple):
-    """What an epoch costs."""
+    """Cost of an epoch."""
 
     steps: int
     hours: float

@@ -26,9 +26,9 @@ class Row:
 
     point: ScalingPoint
     samples_per_second: float
-    """Of all ranks together."""
+    """Throughput of all ranks together."""
     ratio: float
-    """Exposed communication over computing."""
+    """Exposed communication over computing time."""
 
     @property
     def measurement(self) -> Measurement:
@@ -110,12 +110,12 @@ def in_words(name: str, fit: Fit) -> str:
 
 def _studies(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows by the title of their table."""
-    found: dict[str, list[Row]] = {}
+    tables: dict[str, list[Row]] = {}
     for row in rows:
         of = row.measurement
         where = ", ".join(filter(None, [of.model, of.cluster]))
-        found.setdefault(f"{row.point.scaling.capitalize()} scaling{f': {where}' if where else ''}", []).append(row)
-    return found
+        tables.setdefault(f"{row.point.scaling.capitalize()} scaling{f': {where}' if where else ''}", []).append(row)
+    return tables
 
 
 def _markdown(rows: Sequence[Row], fits: Sequence[tuple[str, Fit]]) -> str:
@@ -138,8 +138,8 @@ def _html(rows: Sequence[Row], fits: Sequence[tuple[str, Fit]]) -> str:
         picture: str = views.make("scaling_study", [row.point for row in own])
         parts.append(f"<h2>{html.escape(title)}</h2>\n{picture}\n<table>\n{line(HEADINGS, 'th')}\n{body}\n</table>")
     if fits:
-        found = "\n".join(f"<li>{html.escape(in_words(*fit))}</li>" for fit in fits)
-        parts.append(f"<h2>What limits it</h2>\n<ul>\n{found}\n</ul>")
+        items = "\n".join(f"<li>{html.escape(in_words(*fit))}</li>" for fit in fits)
+        parts.append(f"<h2>What limits it</h2>\n<ul>\n{items}\n</ul>")
     body = "\n".join(parts)
     return (
         "<!doctype html>\n<html lang='en'><meta charset='utf-8'><title>Scaling study</title>\n"

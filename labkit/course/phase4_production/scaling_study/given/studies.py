@@ -16,12 +16,12 @@ def studies(make_benchmark: Callable[..., Any], measured: Sequence[Measurement],
     """
     whole = make_benchmark()
     curves: dict[tuple[Any, ...], list[Measurement]] = {}
-    for one in measured:
-        batch = one.batch_size if scaling == "weak" else one.batch_size * one.world_size
-        curves.setdefault((batch, one.model, one.cluster, one.strategy, one.origin), []).append(one)
+    for point in measured:
+        batch = point.batch_size if scaling == "weak" else point.batch_size * point.world_size
+        curves.setdefault((batch, point.model, point.cluster, point.strategy, point.origin), []).append(point)
     for (batch, *_), own in curves.items():
         benchmark = make_benchmark(recorded=own)
         study = benchmark.weak_scaling if scaling == "weak" else benchmark.strong_scaling
-        study(sorted({one.world_size for one in own}), batch)
+        study(sorted({point.world_size for point in own}), batch)
         whole.points += benchmark.points
     return whole
