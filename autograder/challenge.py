@@ -13,13 +13,14 @@ from labkit.checks import CannotJudge, CheckFailed
 from labkit.command_line.commands import CommandError, require_file
 
 LEAST_SEED = 1_000_000_000
-"""An entry can draw the instances of a thousand seeds a second, and compare them with what it sees."""
+"""Smallest seed accepted: an entry can try a thousand seeds a second, and compare their instances with its own."""
 
 
 def judged(name: str, source: str, entry: str, seed: int | None, sandbox: Sandbox) -> list[Outcome]:
-    """Score the text of an entry in a sandbox of its own, on fresh ranks for each instance. seed: None: the published.
+    """Score the text of an entry in a sandbox of its own, on fresh ranks for each instance.
 
-    Raises ValueError for an unknown challenge, `CannotJudge` if there is no sandbox.
+    seed: None for the published instances. Raises ValueError for an unknown challenge, `CannotJudge` if there is no
+    sandbox.
     """
     race = find(name).load()
     ranks = SubmissionSandbox(sandbox)

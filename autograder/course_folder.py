@@ -75,8 +75,8 @@ class Course:
     def released(self, assignment: str, notebook: str) -> NotebookNode:
         """Return a notebook as it was released."""
         path = self.folder / "release" / assignment / f"{notebook}.ipynb"
-        found: NotebookNode = nbformat.read(path, as_version=4)
-        return found
+        content: NotebookNode = nbformat.read(path, as_version=4)
+        return content
 
     def submit(self, student: str, assignment: str, notebook: str, submission: NotebookNode) -> Path:
         """Put `submission` where `nbgrader collect` puts submissions."""
@@ -182,17 +182,17 @@ class Course:
     def _convert(
         self, kind: type[BaseConverter], assignment: str, student: str = "*", notebook: str = "*", **settings: Any
     ) -> str:
-        told = io.StringIO()
+        messages = io.StringIO()
         log = _silent()
-        log.addHandler(logging.StreamHandler(told))
+        log.addHandler(logging.StreamHandler(messages))
         ids = {"assignment_id": assignment, "student_id": student, "notebook_id": notebook}
         coursedir = CourseDirectory(config=self.config, log=log, **ids)
         new_gradebook.begin(coursedir.db_url)
         try:
             kind(coursedir=coursedir, config=self.config, log=log, **settings).start()
         except NbGraderException as error:
-            raise CourseFailed(told.getvalue() or str(error)) from None
-        return told.getvalue()
+            raise CourseFailed(messages.getvalue() or str(error)) from None
+        return messages.getvalue()
 
 
 def _silent() -> logging.Logger:

@@ -193,12 +193,12 @@ def _gradebook(assignment: str, marks: list[Mark]) -> Table:
 
 
 @contextmanager
-def _step(console: Console, what: str) -> Iterator[None]:
+def _step(console: Console, title: str) -> Iterator[None]:
     """Show that a step is running, then how long it took."""
     began = time.perf_counter()
-    with console.status(what):
+    with console.status(title):
         yield
-    console.print(f"[green]done[/green] {escape(what)}  [dim]{time.perf_counter() - began:.1f} s[/dim]")
+    console.print(f"[green]done[/green] {escape(title)}  [dim]{time.perf_counter() - began:.1f} s[/dim]")
 
 
 def _shown(cell: NotebookNode) -> str:

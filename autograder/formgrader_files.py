@@ -1,4 +1,4 @@
-"""An extension of Jupyter's server, for instructors: what the formgrader shows of a submission has no rights.
+"""An extension of Jupyter's server, for instructors: pages of submissions in the formgrader have no rights.
 
 The formgrader serves any file of the course, those of submissions too, as a page at its own address.
 """

@@ -70,8 +70,8 @@ def rubric_of(cell: NotebookNode) -> Rubric:
         raise BrokenRubric(f'graded cell {cell.metadata.nbgrader.grade_id!r} is not one line: grade("EXERCISE")')
     rubric = hidden_rubric(catalogue.find(name))
     if rubric.points != cell.metadata.nbgrader.points:
-        told = cell.metadata.nbgrader.points
-        raise BrokenRubric(f"{name}: the notebook says {told} points, its rubric {rubric.points:g} ({rubric.path})")
+        points = cell.metadata.nbgrader.points
+        raise BrokenRubric(f"{name}: the notebook says {points} points, its rubric {rubric.points:g} ({rubric.path})")
     return rubric
 
 

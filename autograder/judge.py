@@ -114,11 +114,11 @@ class Judge:
             raise CannotJudge(f"nothing of {exercise.name} can be judged here: {'; '.join(set(missing.values()))}")
         submission = Submission(exercise, source, others or {})
         report = self._run_once(judged, submission) if once else self._judged(judged, submission)
-        found = iter(report.results)
+        judged_results = iter(report.results)
         results = [
             CheckResult(check.title, check.points, 0.0, skipped=missing[check.name])
             if check.name in missing
-            else next(found)
+            else next(judged_results)
             for check in rubric.checks
         ]
         return replace(report, results=results)
@@ -152,8 +152,8 @@ class Judge:
             self.close()
             part, patience = replace(rubric, checks=[check]), Patience(self._timeout)
             solution = replace(submission, source=rubric.exercise.source("solution")[0])
-            found = other._run_on(part, solution, report.seed, keep=False, patience=patience)
-            return TimedResult(found.results[0], patience.longest)
+            solution_report = other._run_on(part, solution, report.seed, keep=False, patience=patience)
+            return TimedResult(solution_report.results[0], patience.longest)
 
         retries = Retries(run_again, run_solution, self._timeout)
         with Judge(self._sandbox) as other:

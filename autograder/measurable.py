@@ -43,7 +43,7 @@ _known: dict[str, Reasons] = {}
 
 
 def unmeasurable(sandbox: Sandbox) -> Reasons:
-    """The figures that are wrong in such a sandbox; the trial runs once per process.
+    """Return the figures that are wrong in such a sandbox; the trial runs once per process.
 
     Empty if no sandbox can be made: judging will then fail and report why. Raises `CannotJudge`.
     """
@@ -62,11 +62,13 @@ def remember(sandbox: Sandbox, reasons: Reasons) -> None:
 
 
 def left_out(rubric: Rubric, sandbox: Sandbox) -> Reasons:
-    """The checks of `rubric` that cannot be judged here. Raises `CannotJudge`."""
+    """Return the checks of `rubric` that cannot be judged here, with the reasons. Raises `CannotJudge`."""
     needing = [check for check in rubric.checks if check.needs]
     reasons = unmeasurable(sandbox) if needing else {}
-    found = {check.name: "; ".join(reasons[name] for name in sorted(check.needs & reasons.keys())) for check in needing}
-    return {name: reason for name, reason in found.items() if reason}
+    reasons_of = {
+        check.name: "; ".join(reasons[name] for name in sorted(check.needs & reasons.keys())) for check in needing
+    }
+    return {name: reason for name, reason in reasons_of.items() if reason}
 
 
 def _kind(sandbox: Sandbox) -> str:

@@ -69,7 +69,7 @@ class Retries:
         return self._lost(check, third, replace(third, retried="failed twice and passed once: it does not count"))
 
     def _lost(self, check: Check, last: CheckResult, shown: CheckResult) -> CheckResult:
-        """last: result of the last run. shown: result that the learner sees."""
+        """Confirm that a check is lost; return `shown`, the result for the learner. last: result of the last run."""
         if was_stopped(last):
             self._hangs += 1  # the solution was timed after it
         elif (seconds := self._time_solution(check)) * MARGIN >= self._timeout:
@@ -95,7 +95,7 @@ class Retries:
         )
 
     def _limit(self) -> float:
-        """Seconds for a call: shorter once checks were lost to hangs, but enough for code that is not much slower."""
+        """Return the seconds for a call: fewer once checks were lost to hangs, but enough for slightly slower code."""
         return min(self._timeout, max(self._timeout / MARGIN ** min(self._hangs, 2), _SHORTEST * self._slowest))
 
     def _time_solution(self, check: Check) -> float:

@@ -48,7 +48,7 @@ class SubmissionSandbox:
             self._instance, self._memory_kills = None, 0
 
     def seconds(self) -> float:
-        """Seconds spent in sandboxes, as if no other program had used the submission's cores."""
+        """Return the seconds spent in sandboxes, as if no other program had used the submission's cores."""
         return self._seconds + (0.0 if self._instance is None else self._instance.seconds())
 
     def forget(self) -> None:
@@ -91,8 +91,8 @@ class SubmissionSandbox:
         self.close()
         before()
         idle = self._open().usage().memory_peak_bytes
-        found = run()
-        return found, self._open().usage().memory_peak_bytes - idle
+        result = run()
+        return result, self._open().usage().memory_peak_bytes - idle
 
     def run(self, make: Callable[[ForkServer], Cluster], job: Job) -> Run:
         """Run `job` in the sandbox; see `Cluster.run`. Raises `CannotJudge`."""

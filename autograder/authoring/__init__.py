@@ -1,1 +1,1 @@
-"""For authors of exercises: whether each exercise is whole, and the files of a new one."""
+"""Tools for authors of exercises: a check that each exercise is whole, and the files of a new one."""

@@ -1,6 +1,6 @@
-"""Whether a course tree is whole: each exercise of the catalogue has all its files, which agree with its entry.
+"""Check that a course tree is whole: each exercise of the catalogue has all its files, which agree with its entry.
 
-What exists beside the catalogue is reported, too: an exercise's file that belongs to no entry.
+Files of exercises that belong to no entry of the catalogue are reported, too.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FOLDERS = {
     "autograder": ("__init__.py", "rubric.py", "mutants.py", "variants"),
     "tests": ("benchmark.py", "test_{name}.py"),
 }
-"""What each exercise has in its folder `course/PHASE/NAME` of these trees, besides what only some have."""
+"""Files that every exercise has in its folder `course/PHASE/NAME` of these trees; some exercises have more."""
 
 README_ROW = re.compile(r"\|(?: \[phase \d\]\(templates/(\w+)/README\.md\)[^|]*)? \| `(\w+)` \|")
 """A row of the table in README.md: the phase, in its first row only, and the exercise's short name."""
 
 
 def files(exercise: Exercise) -> list[Path]:
-    """Paths that an exercise must have, below the course's folder. A folder needs at least one module in it."""
+    """Return the paths that an exercise must have, below the course's folder. A folder needs at least one module."""
     return [
         *(Path(tree, exercise.filename) for tree in MODULES),
         exercise.notebook.relative_to(root()),
@@ -50,12 +50,12 @@ def files(exercise: Exercise) -> list[Path]:
 
 
 def folder(exercise: Exercise, owner: str) -> Path:
-    """Folder of an exercise in one of the trees of `FOLDERS`, below the course's folder."""
+    """Return the folder of an exercise in one of the trees of `FOLDERS`, below the course's folder."""
     return Path(owner, "course", exercise.name)
 
 
 def pages(phases: set[str]) -> list[Path]:
-    """Pages on which all exercises stand together, below the course's folder."""
+    """Return the pages that list all exercises of a phase or of the course, below the course's folder."""
     guidelines = [Path("templates", phase, "README.md") for phase in sorted(phases)]
     return [catalogue_path().relative_to(root()), Path("README.md"), Path("autograder/course/README.md"), *guidelines]
 
@@ -63,25 +63,25 @@ def pages(phases: set[str]) -> list[Path]:
 def faults() -> list[str]:
     """Return what is missing, belongs to no exercise, or contradicts the catalogue; empty if the tree is whole."""
     exercises = all_exercises()
-    found = [*_missing(exercises), *_strays(exercises)]
-    if not found:
+    problems = [*_missing(exercises), *_strays(exercises)]
+    if not problems:
         for exercise in exercises:
-            found += _contradictions(exercise)
-        found += [*_guidelines(exercises), *_readme(exercises), *_numbers(exercises), *_question_names(exercises)]
-    return found
+            problems += _contradictions(exercise)
+        problems += [*_guidelines(exercises), *_readme(exercises), *_numbers(exercises), *_question_names(exercises)]
+    return problems
 
 
 def unfilled() -> list[str]:
     """Return the lines that are still to be filled in: `PATH:LINE: TEXT`."""
     exercises = all_exercises()
     paths = [path for exercise in exercises for path in files(exercise)]
-    found = []
+    lines = []
     for path in [*paths, *pages({exercise.phase for exercise in exercises})]:
         for file in sorted((root() / path).glob("*.py")) if (root() / path).is_dir() else [root() / path]:
             for number, line in enumerate(file.read_text().splitlines() if file.is_file() else (), 1):
                 if UNFILLED in line:
-                    found.append(f"{file.relative_to(root())}:{number}: {line.strip()}")
-    return found
+                    lines.append(f"{file.relative_to(root())}:{number}: {line.strip()}")
+    return lines
 
 
 def _missing(exercises: list[Exercise]) -> Iterator[str]:

@@ -70,7 +70,7 @@ def main(name: str, number: int | None) -> int:
 
 
 def _modules(exercise: Exercise) -> dict[Path, str]:
-    """The skeleton of each module that is written by hand, by its path below the course's folder."""
+    """Return the skeleton of each module that is written by hand, by its path below the course's folder."""
     given, hidden, tests = (completeness.folder(exercise, owner) for owner in completeness.FOLDERS)
     return {
         Path("solutions", exercise.filename): "solution",
@@ -112,7 +112,7 @@ def _enter(entry: Entry) -> None:
         f"builds_on = []\nminutes = {entry.minutes}\npoints = {entry.points}\n"
     )
     head, *blocks = re.split(r"(?m)^(?=\[\[exercise\]\])", catalogue_path().read_text().rstrip() + "\n")
-    place = sum(one.number < entry.number for one in entries())
+    place = sum(other.number < entry.number for other in entries())
     blocks = [text.rstrip() + "\n" for text in blocks]
     blocks.insert(place, block)
     catalogue_path().write_text("\n".join([head.rstrip() + "\n", *blocks]))
@@ -152,9 +152,11 @@ def _notebook(text: str) -> str:
 
 
 def _later_of_phase(exercise: Exercise) -> list[str]:
-    """Short names of the exercises that come after it in its phase."""
+    """Return short names of the exercises that come after it in its phase."""
     number = exercise.entry.number
-    return [one.short_name for one in all_exercises() if one.phase == exercise.phase and one.entry.number > number]
+    return [
+        other.short_name for other in all_exercises() if other.phase == exercise.phase and other.entry.number > number
+    ]
 
 
 def _add_guidelines(exercise: Exercise, names: dict[str, str]) -> None:
@@ -171,13 +173,13 @@ def _add_to_readme(exercise: Exercise) -> None:
     path = root() / "README.md"
     lines = path.read_text().splitlines(keepends=True)
     rows = {name: at for at, line in enumerate(lines) if (name := _exercise_of(line))}
-    order = [one.short_name for one in all_exercises()]
+    order = [each.short_name for each in all_exercises()]
     place = order.index(exercise.short_name)
     at = rows[order[place - 1]] + 1 if place else rows[order[1]]
     phase = ""
     if not place or all_exercises()[place - 1].phase != exercise.phase:
         phase = f"[phase {exercise.phase[5]}](templates/{exercise.phase}/README.md): {completeness.UNFILLED} "
-        if later := _later_of_phase(exercise):  # the phase's first row is another one so far
+        if later := _later_of_phase(exercise):  # another exercise had the phase's first row so far
             first = rows[later[0]]
             phase, rest = lines[first][2:].split("|", 1)
             lines[first] = f"| |{rest}"
@@ -186,6 +188,6 @@ def _add_to_readme(exercise: Exercise) -> None:
 
 
 def _exercise_of(line: str) -> str:
-    """Short name of the exercise in a row of README.md's table; empty for other lines."""
+    """Return the short name of the exercise in a row of README.md's table; empty for other lines."""
     row = completeness.README_ROW.match(line)
     return row[2] if row else ""

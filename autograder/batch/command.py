@@ -109,11 +109,11 @@ def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None)
         print(f"labkit: not released: {', '.join(unknown)}; there are: {there}", file=sys.stderr)
         return 2
     try:
-        found = opened.export(to, assignments, FORMATS[kind])
+        exported = opened.export(to, assignments, FORMATS[kind])
     except OSError as problem:
         return _reason(problem, "Nothing was written.")
-    without = [f"{harmless(grade.learner.id)} ({grade.assignment})" for grade in found if grade.score is None]
-    print(f"{to}: {len(found)} grades")
+    without = [f"{harmless(grade.learner.id)} ({grade.assignment})" for grade in exported if grade.score is None]
+    print(f"{to}: {len(exported)} grades")
     if without:
         print(f"no mark yet, left empty: {', '.join(without)}", file=sys.stderr)
     return 0

@@ -54,8 +54,8 @@ class WorkerForkServer(HeldForkServer):
         from autograder.batch import worker  # imports torch
 
         # it uses this process's forkserver of sandboxes
-        asked = Request(worker.main, dict(course), signal=signal.SIGKILL, inherits=True)
-        return self.fork(asked, [connection.fileno()])
+        request = Request(worker.main, dict(course), signal=signal.SIGKILL, inherits=True)
+        return self.fork(request, [connection.fileno()])
 
     def _begin(self) -> Begun:
         if not self._forked or self.starts:

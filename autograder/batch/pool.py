@@ -63,7 +63,7 @@ class Pool:
     """Up to `count` workers for a course. Use it in a `with` statement, which ends all of them on exit.
 
     options: overrides of nbgrader_config.py, plain data. forkserver: a forkserver that has been started already.
-    unmeasurable: what this machine cannot measure, if already known. clock: that of `STUCK`, in seconds.
+    unmeasurable: what this machine cannot measure, if already known. clock: seconds, to which `STUCK` applies.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Pool:
         self._forkserver = forkserver or WorkerForkServer()  # it imports while the caller does
         self._workers: list[_Worker] = []
         self._fruitless: set[int] = set()
-        """Which of the forkserver's starts ended before any of their workers had an outcome."""
+        """Numbers of the starts of the forkserver that ended before any of their workers had an outcome."""
 
     def __enter__(self) -> Pool:
         return self
@@ -160,10 +160,10 @@ class Pool:
             pass
         outcomes = []
         for line in arrived:
-            told = json.loads(line)
+            message = json.loads(line)
             worker.since = self._clock()
             self._fruitless.clear()
-            outcomes.append(_outcome(worker.at_hand.popleft(), told))
+            outcomes.append(_outcome(worker.at_hand.popleft(), message))
         return outcomes
 
     def _bury(self, worker: _Worker, waiting: deque[GradingTask]) -> list[Outcome]:
@@ -200,11 +200,11 @@ class Pool:
         return worker
 
 
-def _outcome(work: GradingTask, told: Mapping[str, Any]) -> Outcome:
-    if "error" in told:
-        return Outcome(work, error=told["error"], hopeless=told["hopeless"])
-    stored = StoredVerdict(told["key"], Verdict.from_json(told["verdict"]), told["seconds"])
-    return Outcome(work, stored, told["fresh"], told["handed_in"])
+def _outcome(work: GradingTask, message: Mapping[str, Any]) -> Outcome:
+    if "error" in message:
+        return Outcome(work, error=message["error"], hopeless=message["hopeless"])
+    stored = StoredVerdict(message["key"], Verdict.from_json(message["verdict"]), message["seconds"])
+    return Outcome(work, stored, message["fresh"], message["handed_in"])
 
 
 def _how(code: int) -> str:

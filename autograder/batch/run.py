@@ -47,7 +47,7 @@ class NotebookSummary:
     by_hand: float | None = None
     """Marks that an instructor has set instead."""
     look_again: bool = False
-    """Whether it was judged again after that."""
+    """Whether it was judged again after an instructor had set marks."""
     seconds: float = 0.0
     """Judging time in seconds, in this run or earlier."""
     judged: bool = False
@@ -57,7 +57,7 @@ class NotebookSummary:
     reason: str = ""
     """Message of an error."""
     left_out: str = ""
-    """What this machine could not judge, and why."""
+    """Reason why this machine could not judge some checks; empty if it judged all."""
 
 
 OnLine = Callable[[NotebookSummary], None]
@@ -121,18 +121,18 @@ def _rubrics(course: Course, assignment: str, notebooks: Iterable[str]) -> list[
 
 def with_hand_marks(course: Course, assignment: str, lines: Iterable[NotebookSummary]) -> list[NotebookSummary]:
     """Add the marks that instructors have set in place of the judge's, from the gradebook."""
-    of: dict[tuple[str, str], list[Mark]] = {}
+    marks_of: dict[tuple[str, str], list[Mark]] = {}
     for mark in course.marks(assignment):
         if mark.judged:
-            of.setdefault((mark.student, mark.notebook), []).append(mark)
-    found = []
+            marks_of.setdefault((mark.student, mark.notebook), []).append(mark)
+    completed = []
     for line in lines:
-        theirs = of.get((line.work.student, line.work.notebook), [])
+        theirs = marks_of.get((line.work.student, line.work.notebook), [])
         if line.earned is not None and any(mark.by_hand for mark in theirs):
             total, again = sum(mark.score for mark in theirs), any(mark.look_again for mark in theirs)
             line = replace(line, by_hand=total, look_again=again)
-        found.append(line)
-    return found
+        completed.append(line)
+    return completed
 
 
 def wanted(course: Course, assignment: str, students: Iterable[str]) -> list[GradingTask]:
@@ -140,11 +140,11 @@ def wanted(course: Course, assignment: str, students: Iterable[str]) -> list[Gra
     notebooks = course.notebooks(assignment)
     if not notebooks:
         raise CourseFailed(_not_released(course, assignment))
-    found = course.students(assignment)
-    unknown = sorted(set(students) - set(found))
+    submitters = course.students(assignment)
+    unknown = sorted(set(students) - set(submitters))
     if unknown:
         raise CourseFailed(f"{', '.join(unknown)}: nothing was handed in for {assignment}")
-    return [GradingTask(student, assignment, name) for student in students or found for name in notebooks]
+    return [GradingTask(student, assignment, name) for student in students or submitters for name in notebooks]
 
 
 def _not_released(course: Course, assignment: str) -> str:

@@ -27,10 +27,10 @@ def read_settings(arguments: Sequence[str]) -> Config:
     known = dict(_known())
     settings = Config()
     for argument in arguments:
-        found = _SETTING.fullmatch(argument)
-        if found is None:
+        match = _SETTING.fullmatch(argument)
+        if match is None:
             raise BadSetting(f"unknown argument {argument!r}; a setting is given as --JudgeCells.timeout=40")
-        name, text = found.groups()
+        name, text = match.groups()
         if name not in known:
             near = difflib.get_close_matches(name, known, n=2)
             offer = f"did you mean --{' or --'.join(near)}?" if near else "see docs/sandbox.md and docs/grading.md"

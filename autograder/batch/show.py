@@ -161,7 +161,7 @@ def _state(line: NotebookSummary) -> str:
 
 
 def as_json(assignment: str, lines: Sequence[NotebookSummary]) -> str:
-    """Return the same as JSON."""
+    """Return the results as JSON."""
     return json.dumps({"assignment": assignment, "lines": [_plain(line) for line in lines]}, indent=1)
 
 

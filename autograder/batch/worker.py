@@ -74,5 +74,5 @@ def _outcome(grader: NotebookGrader, task: dict[str, Any]) -> dict[str, Any]:
         return {"error": reason, "hopeless": isinstance(error, BrokenRubric | NoRubric)}
     stored = judged.stored
     handed_in = intake.handed_in.strftime(FORMAT) if intake.handed_in else ""
-    told = {"key": stored.key, "seconds": stored.seconds, "fresh": judged.fresh, "handed_in": handed_in}
-    return {**told, "verdict": stored.verdict.to_json()}
+    answer = {"key": stored.key, "seconds": stored.seconds, "fresh": judged.fresh, "handed_in": handed_in}
+    return {**answer, "verdict": stored.verdict.to_json()}

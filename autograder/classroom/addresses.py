@@ -1,4 +1,4 @@
-"""Addresses of a classroom for browsers: all below one, or, with `subdomain_host`, each server at its own host name."""
+"""Addresses of a classroom for browsers: on one host, or, with `subdomain_host`, a host name for each server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autograder.classroom.site import PAGE_SERVICE, Site
 
 
 def hub(site: Site) -> str:
-    """Return what precedes a path of the hub on a page of ours: nothing where all pages have the hub's address."""
+    """Return the prefix of links from our pages to the hub; empty where all pages have the hub's address."""
     return site.hub.subdomain_host
 
 
@@ -25,7 +25,7 @@ def page(site: Site) -> str:
 def _host(site: Site, name: str) -> str:
     if not site.hub.subdomain_host:
         return ""
-    from jupyterhub.utils import subdomain_hook_idna  # `labkit hub --check` says it if JupyterHub is missing
+    from jupyterhub.utils import subdomain_hook_idna  # `labkit hub --check` reports a missing JupyterHub
 
     parts = urlsplit(site.hub.subdomain_host)
     port = f":{parts.port}" if parts.port else ""

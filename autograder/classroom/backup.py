@@ -23,7 +23,7 @@ _LEFT_OUT = ("hub.lock", "hub/hub.log", "hub/proxy.pid")
 def backup(site_file: Path, archive: Path) -> int:
     """Write course, gradebook, exchange, homes, passwords and the hub's database to `archive`; return the exit status.
 
-    Databases are copied by sqlite itself, so that each is of one moment. Raises `CommandError`.
+    sqlite itself copies the databases, so that each copy is consistent. Raises `CommandError`.
     """
     folder = sites.load(site_file).folder
     if not (folder / "course").is_dir():
@@ -95,7 +95,7 @@ def _add_all(tar: tarfile.TarFile, folder: Path) -> int:
                     if path.is_symlink():
                         tar.add(path, here / name)
                     continue
-                # learners' own databases, as of Jupyter's history, are files like others
+                # learners' own databases, such as Jupyter's history, are copied like other files
                 if path.suffix in _DATABASES and here.parts[:1] in (("course",), ("hub",)):
                     _add_database(tar, path, here / name)
                 else:

@@ -17,7 +17,7 @@ _SETTLED_NS = 1_000_000_000
 class CachedReads(Generic[T]):
     """Results of `read` by path.
 
-    read: reads a file, or the files of a folder that are replaced, never written in place; it accepts a missing one.
+    read: reads a file, or a folder whose files are replaced, never written in place; it accepts a missing path.
     """
 
     def __init__(self, read: Callable[[Path], T]) -> None:
@@ -34,7 +34,7 @@ class CachedReads(Generic[T]):
         if (known := self._known.get(path)) is not None and known[0] == state:
             return known[1]
         now = time.time_ns()
-        found = self._read(path)
+        result = self._read(path)
         if now - status.st_mtime_ns > _SETTLED_NS:
-            self._known[path] = (state, found)
-        return found
+            self._known[path] = (state, result)
+        return result

@@ -1,4 +1,4 @@
-"""`labkit hub --check`: what the configured classroom needs, and what of it is missing."""
+"""`labkit hub --check`: the requirements of the configured classroom, and which of them are missing."""
 
 from __future__ import annotations
 

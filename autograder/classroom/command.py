@@ -147,7 +147,7 @@ def _hub(site_file: Path, folders: Folders, site: Site) -> Iterator[subprocess.P
 
 
 def _as_a_child(parent: int) -> None:
-    # a shell's background jobs ignore it, and JupyterHub ends its services with it
+    # a shell's background jobs ignore SIGINT, with which JupyterHub ends its services
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     prctl.die_with_parent(parent, signal.SIGTERM)
 
@@ -166,7 +166,7 @@ def _wait_until_up(hub: subprocess.Popen[bytes], site: Site, folders: Folders) -
 
 
 def _answers(site: Site) -> bool:
-    """Return whether the hub answers behind its proxy, whoever its certificate names."""
+    """Return whether the hub answers behind its proxy, whatever name its certificate has."""
     address = urlsplit(site.hub.address)
     host = "127.0.0.1" if address.hostname == "0.0.0.0" else str(address.hostname)
     connection: http.client.HTTPConnection

@@ -1,4 +1,4 @@
-"""What jupyterhub_config.py needs to know about one classroom, passed on by `labkit hub` in its environment."""
+"""Facts about one classroom for jupyterhub_config.py, passed on by `labkit hub` in the environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OWN_FOLDERS = """\
 c.ExchangeCollect.own_inbound = True
 c.ExchangeFactory.release_feedback = 'autograder.classroom.exchange.ReleaseFeedback'
 """
-"""Settings where each learner sees only an own part of the exchange; users of a system share one."""
+"""nbgrader's settings where each learner sees only their own part of the exchange; system users share one."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Classroom:
             "LABKIT_ROOT": str(catalogue.root().resolve()),
             "LABKIT_COURSE": str(self.folders.course),
             "LABKIT_COURSE_NAME": self.site.course.name,
-            # JupyterHub's services have the home of whoever starts it, which may be read-only
+            # JupyterHub's services have the home of the user who starts it, which may be read-only
             "JUPYTER_CONFIG_DIR": str(kept / "config"),
             "JUPYTER_DATA_DIR": str(kept / "data"),
             "IPYTHONDIR": str(kept / "ipython"),
@@ -75,7 +75,7 @@ class Classroom:
         }
 
     def first_page(self, handler: Any) -> str:
-        """Return where someone who has logged in goes: instructors to the course, learners to their own server."""
+        """Return the first page after login: the course for instructors, their own server for learners."""
         user = handler.current_user
         if user is None:
             return ""  # the hub's own choice: the login page
@@ -97,7 +97,7 @@ def ending_with_hub(command: list[str]) -> list[str]:
 
 
 def passed_on() -> dict[str, str]:
-    """Return the variables from which a service of the hub knows the classroom."""
+    """Return the environment variables that name the classroom to a service of the hub."""
     return {name: os.environ[name] for name in (SITE, RUNNING)}
 
 

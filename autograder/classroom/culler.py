@@ -15,7 +15,7 @@ from tornado.netutil import Resolver
 
 
 class _SocketResolver(Resolver):
-    """Takes every host for one socket."""
+    """Resolves every host to one Unix socket."""
 
     def initialize(self, path: str) -> None:
         self._path = path

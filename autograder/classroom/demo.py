@@ -23,27 +23,27 @@ from labkit import catalogue
 from labkit.catalogue import Exercise
 
 CACHE = Path(".local/share/jupyter/nbgrader_cache")
-"""Where nbgrader keeps what a learner has handed in, below the home."""
+"""nbgrader's folder for copies of handed-in work, below a learner's home."""
 
 
 def fill(console: Console, folders: Folders, learners: Sequence[str]) -> None:
     """Hand in one assignment for every learner who has not, as if they had done it in their own servers."""
     course = Course(folders.course)
-    exercise = next(one for one in catalogue.all_exercises() if one.phase in course.sources())
+    exercise = next(candidate for candidate in catalogue.all_exercises() if candidate.phase in course.sources())
     if not (folders.in_exchange("outbound") / exercise.phase).is_dir():
         with console.status(f"releasing {exercise.phase}"):
             course.release(exercise.phase)
             _exchange(ExchangeReleaseAssignment, folders, folders.exchange, exercise.phase, Path("."))
     modules = _modules(exercise)
-    for name, (what, module) in zip(learners, cycle(modules.items()), strict=False):
+    for name, (description, module) in zip(learners, cycle(modules.items()), strict=False):
         if (folders.home(name) / exercise.phase).exists():
             continue
         _hand_in(folders, name, exercise, module)
-        console.print(f"{name} has handed in {exercise.phase}, {what}")
+        console.print(f"{name} has handed in {exercise.phase}, {description}")
 
 
 def _modules(exercise: Exercise) -> dict[str, str]:
-    """Return the modules that are handed in, by what they are."""
+    """Return the modules to hand in, by description."""
     mutants = Mutants(exercise)
     wrong = min(mutants, key=lambda name: mutants[name].marks)
     return {

@@ -1,4 +1,4 @@
-"""Where a classroom keeps what: below its folder what is kept, below `running` what ends with the hub."""
+"""The folders of a classroom: permanent ones below its own folder, those that end with the hub below `running`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Folders:
     running: Path
     course_name: str
     shares_exchange: bool = False
-    """Whether learners are users of a system, who see one exchange: see `share_exchange`."""
+    """Whether learners are system users, who share one exchange: see `share_exchange`."""
 
     @classmethod
     def of(cls, site: Site, running: Path) -> Folders:
@@ -42,7 +42,7 @@ class Folders:
 
     @property
     def gpu_ledger(self) -> Path:
-        """Who has used GPUs: the hub's alone."""
+        """Record of GPU use, which only the hub may read."""
         return self.hub / "gpus.sqlite"
 
     @property
@@ -77,20 +77,20 @@ class Folders:
         return self.exchange / self.course_name / part / learner
 
     def feedback(self, learner: str) -> Path:
-        """Where a learner's feedback is in the exchange. A shared one has all pages in one folder."""
+        """Folder of a learner's feedback in the exchange. A shared exchange has all pages in one folder."""
         return self.in_exchange("feedback", "" if self.shares_exchange else learner)
 
     def socket(self, user: str) -> Path:
-        """Where the proxy reaches the server of `user`. The folder is the hub's: no learner can replace the socket."""
+        """Socket of the server of `user`, for the proxy. The folder is the hub's: no learner can replace the socket."""
         return self.running / "servers" / f"{user}.sock"
 
     @property
     def zygote_socket(self) -> Path:
-        """Where the hub's zygote takes requests. No sandbox sees it."""
+        """Socket at which the hub's zygote takes requests. No sandbox sees it."""
         return self.running / "zygote.sock"
 
     def notices(self, learner: str) -> Path:
-        """Folder of what the hub tells a learner. Visible in the learner's sandbox, read-only."""
+        """Folder of the hub's messages to a learner. Visible in the learner's sandbox, read-only."""
         return self.running / "notices" / learner
 
     def prepare(self) -> None:
@@ -104,7 +104,7 @@ class Folders:
             self.in_exchange(part).mkdir(parents=True, exist_ok=True)
 
     def share_exchange(self, shared: Path) -> None:
-        """Let `exchange` lead to a folder of all learners, with nbgrader's permissions for several users.
+        """Link `exchange` to a folder that all learners share, with nbgrader's permissions for several users.
 
         Learners can list what is released, add submissions, and read feedback whose names they know. Raises
         `CommandError` if there is another exchange already.
@@ -168,7 +168,7 @@ def give(folder: Path, uid: int) -> None:
 
 
 def learners(site: Site, root: Path) -> list[str]:
-    """Return who may log in as a learner: those of the settings, then those of `learners.txt`, each once.
+    """Return the names of all learners: those of the settings, then those of `learners.txt`, each once.
 
     Raises `CommandError` for a line that cannot be a name.
     """

@@ -45,7 +45,7 @@ _INTERRUPTED = 3
 
 @dataclass(frozen=True)
 class Submission:
-    """A folder in the exchange; learner by the folder that it is in, the rest as its name claims."""
+    """A folder in the exchange. The folder around it determines the learner; its own name claims the rest."""
 
     learner: str
     assignment: str
@@ -63,7 +63,7 @@ class Done:
     assignment: str
     folder: str
     finished: str
-    """UTC, ISO 8601."""
+    """Time of grading: UTC, ISO 8601."""
     judged: bool
     score: float = 0.0
     max_score: float = 0.0
@@ -86,19 +86,21 @@ class Status:
 
     assignment: str
     place: int
-    """Of the one that waits, from 1; 0: none waits, or not today."""
+    """Place in the queue of the waiting submission, from 1; 0: none waits, or not today."""
     waiting: int
-    """Submissions of all learners that wait."""
+    """Number of waiting submissions of all learners."""
     is_unjudged: bool
     """Whether the newest submission is not judged yet."""
     tries_left: int
-    """Today."""
+    """Tries left today."""
     done: tuple[Done, ...]
-    """Newest first."""
+    """Records of finished submissions, newest first."""
 
 
 class GradingQueue:
-    """inbound: folder of learners' folders. records: folder of the records, written by one process.
+    """Submissions that wait to be graded, and records of those that are done.
+
+    inbound: folder of learners' folders. records: folder of the records, written by one process.
 
     shared: `inbound` is one folder of all learners, who are users of this system: a submission's learner is its owner.
     """
@@ -123,10 +125,10 @@ class GradingQueue:
         return GradingQueue(self._inbound, self._records, assignments, self._tries, self._shared)
 
     def waiting(self, today: str) -> list[Submission]:
-        """Return what is to be judged, in order: what is being judged, then one submission of each learner in turn.
+        """Return the submissions to judge, in order: the one being judged, then one of each learner in turn.
 
         today: the day in UTC, ISO 8601. Of several submissions of a learner for one assignment only the newest is
-        judged. Learners without a try left today are not in it. A submission with which the service has ended several
+        judged. Learners without a try left today are left out. A submission on which the service has ended several
         times comes last.
         """
         return self._in_order(self._newest(), self.done(), today)
@@ -134,31 +136,31 @@ class GradingQueue:
     def _in_order(self, unjudged: Iterable[Submission], done: Sequence[Done], today: str) -> list[Submission]:
         used, refused = self._used(done, today), self._used(done, today, judged=False)
         ready = [
-            one
-            for one in unjudged
-            if used[one.learner, one.assignment] < self._tries
-            and refused[one.learner, one.assignment] < _REFUSED_PER_DAY
+            submission
+            for submission in unjudged
+            if used[submission.learner, submission.assignment] < self._tries
+            and refused[submission.learner, submission.assignment] < _REFUSED_PER_DAY
         ]
-        last = {one.learner: one.finished for one in done}  # oldest first, so the latest stays
+        last = {record.learner: record.finished for record in done}  # oldest first, so the latest stays
         served = sorted(last, key=lambda name: last[name])
         ordered = in_turn(ready, [*(name for name in served if name not in self._behind), *self._behind])
         now, begun = self._now.read_text() if self._now.exists() else "", self._begun()
 
-        def late(one: Submission) -> tuple[bool, bool]:
-            return begun.get(one.path.name, 0) >= _INTERRUPTED, one.path.name != now
+        def late(submission: Submission) -> tuple[bool, bool]:
+            return begun.get(submission.path.name, 0) >= _INTERRUPTED, submission.path.name != now
 
         return sorted(ordered, key=late)  # a stable sort
 
     def status(self, learner: str, today: str) -> list[Status]:
-        """Return how it is with a learner's submissions, one for each assignment."""
+        """Return the status of a learner's submissions, one for each assignment."""
         unjudged, done = self._newest(), self.done()
         waiting, used = self._in_order(unjudged, done, today), self._used(done, today)
-        newest = {(one.learner, one.assignment) for one in unjudged}
-        places = {(one.learner, one.assignment): place for place, one in enumerate(waiting, 1)}
+        newest = {(submission.learner, submission.assignment) for submission in unjudged}
+        places = {(submission.learner, submission.assignment): place for place, submission in enumerate(waiting, 1)}
         own: dict[str, list[Done]] = defaultdict(list)
-        for one in reversed(done):
-            if one.learner == learner:
-                own[one.assignment].append(one)
+        for record in reversed(done):
+            if record.learner == learner:
+                own[record.assignment].append(record)
         return [
             Status(
                 assignment,
@@ -173,12 +175,16 @@ class GradingQueue:
 
     def done(self) -> list[Done]:
         """Return all records, oldest first."""
-        found = [one for folder in self._records.glob("*/") for one in self._done(folder)]
-        return sorted(found, key=lambda one: one.finished)
+        records = [record for folder in self._records.glob("*/") for record in self._done(folder)]
+        return sorted(records, key=lambda record: record.finished)
 
     def newest(self) -> dict[tuple[str, str], Submission]:
         """Return the newest submission by learner and assignment, done or not."""
-        return {(one.learner, one.assignment): one for claims in self._claims() for one in self._newest_of(*claims)}
+        return {
+            (submission.learner, submission.assignment): submission
+            for claims in self._claims()
+            for submission in self._newest_of(*claims)
+        }
 
     def is_done(self, submission: Submission) -> bool:
         """Return whether there is a record of a submission."""
@@ -211,8 +217,8 @@ class GradingQueue:
     def _begun(self) -> dict[str, int]:
         """Return how often a judgement of each submission has begun, of those that have neither ended nor failed."""
         path = self._records / "begun.json"
-        found: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
-        return found
+        counts: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+        return counts
 
     def _forget_begun(self, submission: Submission) -> None:
         begun = self._begun()
@@ -221,17 +227,19 @@ class GradingQueue:
 
     def _used(self, done: Iterable[Done], today: str, judged: bool = True) -> Counter[tuple[str, str]]:
         """Count the tries of a day by learner and assignment, or the refused submissions."""
-        return Counter((one.learner, one.assignment) for one in done if one.judged == judged and one.day == today)
+        return Counter(
+            (record.learner, record.assignment) for record in done if record.judged == judged and record.day == today
+        )
 
     def _newest(self) -> list[Submission]:
         """Return the newest submission of each learner for each assignment, unless it is done."""
-        return [one for one in self.newest().values() if not self.is_done(one)]
+        return [submission for submission in self.newest().values() if not self.is_done(submission)]
 
     def _record(self, submission: Submission) -> Path:
         return self._records / submission.learner / f"{submission.path.name}.json"
 
     def _claims(self) -> Iterator[tuple[str, Path, list[str]]]:
-        """Yield learners, a folder, and the names of their entries in it; none of one that its owner has closed."""
+        """Yield each learner with a folder and the names of the learner's entries in it; no names if it is closed."""
         if self._shared:
             yield from self._by_owner()
             return
@@ -291,13 +299,21 @@ def _read_records(folder: Path) -> list[Done]:
 def in_turn(ready: Iterable[Submission], served: Sequence[str]) -> list[Submission]:
     """Order submissions: one of each learner before the second of any, those served longest ago first.
 
-    served: learners in the order in which they were served last; one who is not in it comes first. What came first
-    decides between equals.
+    served: learners in the order in which they were served last; all others come first. Between equals, the
+    earlier submission comes first.
     """
     turns = {name: place for place, name in enumerate(served)}
     rounds: list[tuple[int, int, float, str, Submission]] = []
     before: Counter[str] = Counter()
-    for one in sorted(ready, key=lambda one: (one.changed, one.path.name)):
-        rounds.append((before[one.learner], turns.get(one.learner, -1), one.changed, one.path.name, one))
-        before[one.learner] += 1
+    for submission in sorted(ready, key=lambda submission: (submission.changed, submission.path.name)):
+        rounds.append(
+            (
+                before[submission.learner],
+                turns.get(submission.learner, -1),
+                submission.changed,
+                submission.path.name,
+                submission,
+            )
+        )
+        before[submission.learner] += 1
     return [entry[-1] for entry in sorted(rounds, key=lambda entry: entry[:-1])]

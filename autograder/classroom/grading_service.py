@@ -61,72 +61,92 @@ class GradingService:
     def step(self) -> bool:
         """Grade the next submission or entry; return whether there was one. Raises `CourseLocked`.
 
-        One that the grader fails on is tried again later, behind the others.
+        A submission on which the grader fails is tried again later, behind the others.
         """
         now_seconds = self._clock()
         waiting = [
-            one
-            for one in self.queue.waiting(datetime.now(UTC).date().isoformat())
-            if self._not_before.get(one.path, now_seconds) <= now_seconds
+            submission
+            for submission in self.queue.waiting(datetime.now(UTC).date().isoformat())
+            if self._not_before.get(submission.path, now_seconds) <= now_seconds
         ]
         if not waiting:
             return self._entries.grade_own()
-        one = waiting[0]
+        submission = waiting[0]
         try:
-            is_entry = challenge_of(one.assignment) is not None
+            is_entry = challenge_of(submission.assignment) is not None
             with nullcontext() if is_entry else grading_alone(self._folders.course):
-                self.queue.begin(one)
-                log.info("grading %s of %s; %d wait", one.assignment, one.learner, len(waiting) - 1)
-                record = self._entries.grade(one) if is_entry else self._grade(one)
+                self.queue.begin(submission)
+                log.info("grading %s of %s; %d wait", submission.assignment, submission.learner, len(waiting) - 1)
+                record = self._entries.grade(submission) if is_entry else self._grade(submission)
         except CourseLocked:
             raise
         except Exception as problem:  # whatever a submission does, the next one is judged all the same
             text = "%s of %s: %s; again in %.0f s"
             foreseen = isinstance(problem, (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, OSError))
-            log.error(text, one.assignment, one.learner, problem, _AFTER_FAILURE_SECONDS, exc_info=not foreseen)
-            self._not_before[one.path] = self._clock() + _AFTER_FAILURE_SECONDS
-            self.queue.put_behind(one)
+            log.error(
+                text, submission.assignment, submission.learner, problem, _AFTER_FAILURE_SECONDS, exc_info=not foreseen
+            )
+            self._not_before[submission.path] = self._clock() + _AFTER_FAILURE_SECONDS
+            self.queue.put_behind(submission)
         else:
-            self.queue.finish(one, record)
+            self.queue.finish(submission, record)
         return True
 
-    def _grade(self, one: Submission) -> Done:
+    def _grade(self, submission: Submission) -> Done:
         own_inbound = not self._folders.shares_exchange
-        self._exchange(ExchangeCollect, one, own_inbound=own_inbound, only=one.path.name, update=True)
-        collected = current_record(self._folders.course / COLLECTED / one.learner / one.assignment)
-        if collected is None or collected.source != printable(one.path.name):
+        self._exchange(ExchangeCollect, submission, own_inbound=own_inbound, only=submission.path.name, update=True)
+        collected = current_record(self._folders.course / COLLECTED / submission.learner / submission.assignment)
+        if collected is None or collected.source != printable(submission.path.name):
             refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
-            return Done(one.learner, one.assignment, one.path.name, now(), judged=False, problem=refused)
-        self._course.autograde(one.assignment, one.learner)
-        score, most = self._return(one)
-        exercises = tuple(judged_exercises(self._folders.course, one.learner, one.assignment))
-        best, earlier = self._best(one), self._folders.course / COLLECTED / one.learner / one.assignment
+            return Done(
+                submission.learner, submission.assignment, submission.path.name, now(), judged=False, problem=refused
+            )
+        self._course.autograde(submission.assignment, submission.learner)
+        score, most = self._return(submission)
+        exercises = tuple(judged_exercises(self._folders.course, submission.learner, submission.assignment))
+        best, earlier = (
+            self._best(submission),
+            self._folders.course / COLLECTED / submission.learner / submission.assignment,
+        )
         if best is not None and self._counts == "best" and best.score > score:
-            # the learner has the feedback on this one; what the gradebook keeps is the earlier one
-            submitted = self._folders.course / "submitted" / one.learner / one.assignment
+            # the learner has the feedback on this one; the gradebook keeps the earlier, better one
+            submitted = self._folders.course / "submitted" / submission.learner / submission.assignment
             if bring_back(submitted, earlier, best.folder):
-                self._course.record(one.assignment, one.learner, self._course.notebooks(one.assignment))
-                self._return(one)
+                self._course.record(
+                    submission.assignment, submission.learner, self._course.notebooks(submission.assignment)
+                )
+                self._return(submission)
         discard_files(earlier, _KEPT, spared="" if best is None else best.folder)
-        return Done(one.learner, one.assignment, one.path.name, now(), True, score, most, exercises=exercises)
+        return Done(
+            submission.learner,
+            submission.assignment,
+            submission.path.name,
+            now(),
+            True,
+            score,
+            most,
+            exercises=exercises,
+        )
 
-    def _return(self, one: Submission) -> tuple[float, float]:
+    def _return(self, submission: Submission) -> tuple[float, float]:
         """Return feedback on what is graded; return its score and the highest possible one."""
-        self._course.feedback(one.assignment, one.learner)
-        self._exchange(ExchangeReleaseFeedback if self._folders.shares_exchange else ReleaseFeedback, one)
-        return self._course.total(one.assignment, one.learner)
+        self._course.feedback(submission.assignment, submission.learner)
+        self._exchange(ExchangeReleaseFeedback if self._folders.shares_exchange else ReleaseFeedback, submission)
+        return self._course.total(submission.assignment, submission.learner)
 
-    def _best(self, one: Submission) -> Done | None:
+    def _best(self, submission: Submission) -> Done | None:
         """Return the best submission of a learner for an assignment that was judged before this one."""
-        (status,) = (each for each in self.queue.status(one.learner, "") if each.assignment == one.assignment)
+        (status,) = (
+            each for each in self.queue.status(submission.learner, "") if each.assignment == submission.assignment
+        )
         return max((each for each in status.done if each.judged), key=lambda each: each.score, default=None)
 
-    def _exchange(self, kind: type[Exchange], one: Submission, **own: object) -> None:
+    def _exchange(self, kind: type[Exchange], submission: Submission, **own: object) -> None:
         """Run one step of nbgrader's exchange for one learner and one assignment."""
         config = Config(self._course.config)
         config.CourseDirectory.course_id = self._folders.course_name
-        config.CourseDirectory.assignment_id = one.assignment
-        config.CourseDirectory.student_id = one.learner
+        config.CourseDirectory.assignment_id = submission.assignment
+        config.CourseDirectory.student_id = submission.learner
         config.Exchange.root = str(self._folders.exchange)
         config[kind.__name__].update(own)
         coursedir = CourseDirectory(config=config, log=log)
@@ -141,7 +161,7 @@ def main() -> None:
         try:
             if not service.step():
                 time.sleep(_PAUSE_SECONDS)
-        except CourseLocked:  # an instructor grades: afterwards it goes on
+        except CourseLocked:  # an instructor is grading: go on afterwards
             time.sleep(_PAUSE_SECONDS)
 
 

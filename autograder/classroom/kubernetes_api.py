@@ -17,12 +17,12 @@ async def log_in(configuration: Any) -> None:
     try:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException:
-        # of the present, not of when the package was imported
+        # KUBECONFIG as it is now, not as it was when the package was imported
         await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
 
 
 async def forbidden(api: Any, namespace: str, rights: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return what of `rights` the hub lacks: `create jobs.batch`.
+    """Return those of `rights` that the hub lacks, such as `create jobs.batch`.
 
     rights: verbs by kind of objects, named as for kubectl: `pods`, `pods/log`, `jobs.batch`.
     """
@@ -59,10 +59,10 @@ def problems(question: Callable[[Any], Awaitable[str]]) -> Iterator[str]:
                 return f"Kubernetes does not answer the hub as it should: HTTP {problem.status}, {problem.reason}"
 
     try:
-        found = asyncio.run(ask())
+        answer = asyncio.run(ask())
     except config.ConfigException as error:
-        found = f"no Kubernetes is configured here: {error}"
+        answer = f"no Kubernetes is configured here: {error}"
     except (OSError, TimeoutError) as error:
-        found = f"the API of Kubernetes does not answer: {error}"
-    if found:
-        yield found
+        answer = f"the API of Kubernetes does not answer: {error}"
+    if answer:
+        yield answer

@@ -1,7 +1,7 @@
-"""What a learner's server sees: a bubblewrap command around it, and its environment.
+"""The view of a learner's server: a bubblewrap command around it, and its environment.
 
-The system, Python with its packages, labkit, the templates and the guides are visible, read-only. Writable are the
-learner's home and the learner's own folder of the exchange. The network is a private loopback: the server accepts
+The system, Python with its packages, labkit, the templates and the guides are visible, read-only. The
+learner's home and own folder of the exchange are writable. The network is a private loopback: the server accepts
 connections from a socket that the hub has opened, and reaches the hub's API by another.
 """
 
@@ -32,17 +32,17 @@ NOTICES = "/notices"
 ZYGOTE = "@zygote"
 """Address of the learner's zygote, which the network namespace keeps from all others."""
 _UID = 1000
-"""User id inside where an ordinary user starts the hub."""
+"""User id in the sandbox where an ordinary user starts the hub."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one learner may use."""
+    """Limits of one learner."""
 
     processes: int
-    """Threads included, where root starts the hub."""
+    """Maximum processes and threads, where root starts the hub."""
     memory_bytes: int
-    """Of everything in the sandbox together; 0: no limit."""
+    """Memory of everything in the sandbox together; 0: no limit."""
     file_bytes: int
     """Size of one file; 0: no limit."""
 
@@ -80,7 +80,7 @@ def command(folders: Folders, learner: str, uid: int | None, limits: Limits) -> 
 
 
 def options(uid: int | None, limits: Limits) -> dict[str, int | None]:
-    """Return what inside/privileges.py takes from a process."""
+    """Return the arguments of `drop` in inside/privileges.py."""
     return {"uid": uid, "processes": limits.processes, "file_bytes": limits.file_bytes}
 
 
@@ -96,7 +96,7 @@ def _more() -> list[Path]:
 def environment(
     folders: Folders, hub: Mapping[str, str], learner: str, idle_ranks_minutes: int, page: str
 ) -> dict[str, str]:
-    """Return all environment variables inside. hub: those that JupyterHub gives a server. page: the course's."""
+    """Return all environment variables in the sandbox. hub: those of JupyterHub for a server. page: the course's."""
     return {
         **view.environment(),
         **{name: value for name, value in hub.items() if name.startswith(("JUPYTERHUB_", "JPY_"))},

@@ -1,4 +1,4 @@
-"""The course on a learning platform: who is in it, and where marks go.
+"""The course on a learning platform: its members, and the columns for their marks.
 
 LTI 1.3's services: Names and Role Provisioning Services 2.0, Assignment and Grade Services 2.0. A platform gives a
 token for an assertion that is signed with this hub's key (1EdTech Security Framework 1.0, section 4.1), whose public
@@ -49,15 +49,17 @@ _SECONDS = 60
 
 
 @contextmanager
-def _answering(what: str) -> Iterator[None]:
+def _answering(subject: str) -> Iterator[None]:
     """Raises `CommandError` if the platform does not answer within the context, or not as it should."""
     try:
         yield
     except requests.HTTPError as problem:
-        said = "" if problem.response is None else problem.response.text.strip()[:200]
-        raise CommandError(f"the learning platform refuses, for the {what}: {problem} {said}") from None
+        detail = "" if problem.response is None else problem.response.text.strip()[:200]
+        raise CommandError(f"the learning platform refuses, for the {subject}: {problem} {detail}") from None
     except (requests.RequestException, ValueError, KeyError, TypeError) as problem:
-        raise CommandError(f"the learning platform does not answer as it should, for the {what}: {problem!r}") from None
+        raise CommandError(
+            f"the learning platform does not answer as it should, for the {subject}: {problem!r}"
+        ) from None
 
 
 def signing_key(folder: Path) -> rsa.RSAPrivateKey:
@@ -69,9 +71,9 @@ def signing_key(folder: Path) -> rsa.RSAPrivateKey:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(key.private_bytes(*form))
         return key
-    found = serialization.load_pem_private_key(path.read_bytes(), None)
-    assert isinstance(found, rsa.RSAPrivateKey), path
-    return found
+    loaded = serialization.load_pem_private_key(path.read_bytes(), None)
+    assert isinstance(loaded, rsa.RSAPrivateKey), path
+    return loaded
 
 
 def public_keys(folder: Path) -> dict[str, Any]:
@@ -86,20 +88,20 @@ def _key_name(folder: Path) -> str:
 
 def remember(folder: Path, launch: Mapping[str, Any]) -> None:
     """Keep the addresses of the course's services, from a launch that has been verified."""
-    told = {
+    services = {
         "roster": launch.get(_NAMES, {}).get("context_memberships_url"),
         "columns": launch.get(_GRADES, {}).get("lineitems"),
         "course": launch.get(f"{_LTI}context", {}).get("title", ""),
     }
-    replace_text(folder / "learning_platform.json", json.dumps(told, indent=1) + "\n")
+    replace_text(folder / "learning_platform.json", json.dumps(services, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
 class Member:
-    """Somebody in the course on the platform."""
+    """A member of the course on the platform."""
 
     name: str
-    """In the classroom."""
+    """User name in the classroom."""
     platform_id: str
     is_learner: bool
 
@@ -110,19 +112,21 @@ class Platform:
 
     settings: LTI
     folder: Path
-    """The hub's."""
+    """Folder of the hub."""
 
     @cached_property
     def _addresses(self) -> dict[str, str | None]:
         path = self.folder / "learning_platform.json"
         if not path.exists():
             raise CommandError("follow the link of the course on the learning platform once, as its instructor")
-        told: dict[str, str | None] = json.loads(path.read_text())
-        return told
+        addresses: dict[str, str | None] = json.loads(path.read_text())
+        return addresses
 
-    def _address(self, what: str) -> str:
-        if not (address := self._addresses[what]):
-            raise CommandError(f"the learning platform offers no {what} for this course: allow it for the tool there")
+    def _address(self, service: str) -> str:
+        if not (address := self._addresses[service]):
+            raise CommandError(
+                f"the learning platform offers no {service} for this course: allow it for the tool there"
+            )
         return address
 
     @cached_property
@@ -160,7 +164,7 @@ class Platform:
 
     def roster(self) -> tuple[list[Member], list[str]]:
         """Return the members of the course, and a reason for each one who cannot have a name in the classroom."""
-        found, refused = [], []
+        members, refused = [], []
         for member in self._members():
             if member.get("status", "Active") != "Active":
                 continue
@@ -170,8 +174,8 @@ class Platform:
                 refused.append(str(problem.log_message))
                 continue
             roles = [role.rpartition("#")[2] for role in member.get("roles", ())]
-            found.append(Member(name, str(member["user_id"]), "Learner" in roles))
-        return found, refused
+            members.append(Member(name, str(member["user_id"]), "Learner" in roles))
+        return members, refused
 
     def _members(self) -> Iterator[dict[str, Any]]:
         address: str | None = self._address("roster")

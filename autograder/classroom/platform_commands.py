@@ -15,7 +15,7 @@ from labkit.command_line.commands import CommandError
 def roster(path: Path) -> int:
     """Add the learners of the course on the platform to `learners.txt`; return the exit status. Raises `CommandError`.
 
-    Nobody is taken off the list: who has left the course there is printed.
+    Nobody is taken off the list: learners who have left the course there are printed.
     """
     site = sites.load(path)
     members, refused = _platform(site).roster()
@@ -55,9 +55,9 @@ def send_marks(path: Path, assignment: str) -> int:
     points = max((grade.points for grade in grades), default=0.0)
     unknown = _platform(site).send(assignment, points, scores)
     print(f"{assignment}: {len(scores) - len(unknown)} marks are on the learning platform, of {points:g} points")
-    for what, names in (("not in the course there", unknown), ("no mark yet", without)):
+    for reason, names in (("not in the course there", unknown), ("no mark yet", without)):
         if names:
-            print(f"{what}: {', '.join(names)}", file=sys.stderr)
+            print(f"{reason}: {', '.join(names)}", file=sys.stderr)
     return 1 if unknown else 0
 
 

@@ -1,4 +1,4 @@
-"""What a site's settings need of this machine, and what of it is missing."""
+"""Requirements of a site's settings on this machine, and which of them are missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MODULES = {
 
 def missing(site: Site) -> list[str]:
     """Return one sentence for each thing that is missing, with what to do. Installs the proxy if it is not there."""
-    found = [
+    problems = [
         *_packages(),
         *spawners.of(site).missing(site),
         *_gpus(site),
@@ -39,21 +39,21 @@ def missing(site: Site) -> list[str]:
         *_addresses(site),
         *_certificate(site),
     ]
-    return list(dict.fromkeys(found))  # a cluster is asked for servers and for GPUs, and may not answer at all
+    return list(dict.fromkeys(problems))  # a cluster is asked for servers and for GPUs, and may not answer at all
 
 
 def missing_for_people(site: Site) -> list[str]:
-    """Return what keeps single people of the course from their servers; the hub can run without it."""
+    """Return what keeps some people of the course from their servers; the hub can run all the same."""
     people = learners(site, site.folder)
     kind = spawners.of_system_users(site)
-    found: list[str] = []
+    problems: list[str] = []
     if site.login.kind == "pam":
-        found += system_users.unknown([*site.course.instructors, *people])
+        problems += system_users.unknown([*site.course.instructors, *people])
     elif kind is not None:
-        found += system_users.unknown(people)
+        problems += system_users.unknown(people)
     if kind is not None:
-        found += kind.missing_for(site, system_users.known(people))
-    return found
+        problems += kind.missing_for(site, system_users.known(people))
+    return problems
 
 
 def _packages() -> Iterator[str]:
@@ -80,7 +80,7 @@ def _login(login: Login) -> Iterator[str]:
 
 
 def _gpus(site: Site) -> Iterator[str]:
-    has_package = importlib.util.find_spec("kubernetes_asyncio") is not None  # else the kind of servers names it
+    has_package = importlib.util.find_spec("kubernetes_asyncio") is not None  # else the kind of servers reports it
     if site.gpus is not None and site.gpus.kubernetes is not None and has_package:
         from autograder.classroom.gpus.kubernetes import rights  # imports torch: seconds in every `labkit hub`
 
@@ -89,7 +89,7 @@ def _gpus(site: Site) -> Iterator[str]:
 
 def _folder(site: Site) -> Iterator[str]:
     another = "[hub] folder names another one"
-    # the folder itself, or the one in which it will be made; what may not be looked at is not there
+    # the folder itself, or the one in which it will be made; one that cannot be examined counts as missing
     existing = next(folder for folder in (site.folder, *site.folder.parents) if os.path.exists(folder))
     if not existing.is_dir():
         yield f"the classroom cannot be in {site.folder}, since {existing} is not a folder; {another}"
@@ -132,9 +132,9 @@ def _certificate(site: Site) -> Iterator[str]:
     if not site.hub.certificate:
         return
     certificate, key = Path(site.hub.certificate), Path(site.hub.key)
-    unreadable = [(what, path) for what, path in (("certificate", certificate), ("key", key)) if not _reads(path)]
-    for what, path in unreadable:
-        yield f"the {what} {path} of [hub] is not there, or the user who starts the hub cannot read it"
+    unreadable = [(role, path) for role, path in (("certificate", certificate), ("key", key)) if not _reads(path)]
+    for role, path in unreadable:
+        yield f"the {role} {path} of [hub] is not there, or the user who starts the hub cannot read it"
     if unreadable:
         return
     try:

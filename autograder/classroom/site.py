@@ -39,7 +39,7 @@ _WITHOUT_LEDGER = {
     "users": "Servers of this machine's users have its GPUs, which nothing here counts: leave [gpus] out",
     "docker": "A container is no user of a cluster, by whose name Slurm could count: leave [gpus] out",
 }
-"""What to do, by kind of servers, where no ledger of GPUs can be kept."""
+"""Advice by kind of servers, where no ledger of GPUs can be kept."""
 
 
 def is_user_name(name: str) -> bool:
@@ -105,7 +105,7 @@ class _Table(BaseModel):
 
 
 class Hub(_Table):
-    """Where the hub listens, and where it keeps its files."""
+    """The hub's address, certificate and folder of files."""
 
     address: HubAddress = "http://127.0.0.1:8000"
     subdomain_host: SubdomainHost = ""
@@ -136,7 +136,7 @@ Partition = Annotated[str, like(r"[\w.-]*", "a name of Slurm's: letters, digits,
 
 
 class OpenID(_Table):
-    """An OpenID Connect provider, and which of its claims is the name."""
+    """An OpenID Connect provider, and its claim with the user name."""
 
     issuer: Address
     client_id: Text
@@ -148,7 +148,7 @@ class OpenID(_Table):
 
 
 class LTI(_Table):
-    """A learning platform that speaks LTI 1.3, and which claim of its launches is the name."""
+    """A learning platform that speaks LTI 1.3, and the claim of its launches with the user name."""
 
     issuer: Address
     client_id: Text
@@ -160,7 +160,7 @@ class LTI(_Table):
 
 
 class Login(_Table):
-    """How people prove who they are."""
+    """The way in which people log in."""
 
     kind: Literal["first-use", "pam", "openid", "lti"] = "first-use"
     shortest_password: Annotated[int, Field(ge=4, le=100)] = 8
@@ -170,7 +170,7 @@ class Login(_Table):
 
 
 class Slurm(_Table):
-    """Jobs of a Slurm cluster, whose users the learners are."""
+    """Servers as jobs of a Slurm cluster, under the learners' own accounts."""
 
     exchange: Folder
     python: File = sys.executable
@@ -186,7 +186,7 @@ class Slurm(_Table):
 
 
 class Users(_Table):
-    """Users of this machine, whom the learners are."""
+    """Servers on this machine, under the learners' own accounts."""
 
     exchange: Folder
     lab: File
@@ -216,7 +216,7 @@ class Kubernetes(_Table):
 
 
 class Servers(_Table):
-    """Where learners' servers run, what each may use, and when they are stopped."""
+    """Kind of learners' servers, the limits of each, and when idle ones are stopped."""
 
     kind: Literal["sandbox", "docker", "kubernetes", "slurm", "users"] = "sandbox"
     idle_minutes: Annotated[int, Field(ge=0)] = 120
@@ -243,7 +243,7 @@ class Servers(_Table):
 
 
 class Grading(_Table):
-    """Which assignments are graded as they are submitted, how often in a day (UTC), what counts and what is shown."""
+    """Assignments that are graded as they are submitted, tries in a day (UTC), what counts and what is shown."""
 
     on_submit: list[str] = []
     tries_per_day: Annotated[int, Field(ge=1)] = 5
@@ -252,14 +252,14 @@ class Grading(_Table):
 
 
 class Challenges(_Table):
-    """Which challenges take entries, and of which all learners may look at the traces."""
+    """Challenges that take entries, and challenges whose traces all learners may see."""
 
     open: list[str] = []
     traces: list[str] = []
 
 
 class GpuPods(_Table):
-    """Pods in which cells borrow GPUs, of which a learner chooses only how many, and where cells reach the hub."""
+    """Pods in which cells borrow GPUs, and the address of the hub for cells. Learners choose only how many GPUs."""
 
     image: Text
     hub_address: HubAddress
@@ -309,52 +309,52 @@ def load(path: Path) -> Site:
     """Read `path`. Raises `CommandError`, with one line for each wrong entry."""
     try:
         text = path.read_text()
-        found = tomllib.loads(text)
+        data = tomllib.loads(text)
     except OSError as problem:
         raise CommandError(f"the site's settings cannot be read: {path}: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise CommandError(f"{path} is not valid TOML: {problem}") from None
     try:
-        site = Site.model_validate(found)
+        site = Site.model_validate(data)
     except ValidationError as problem:
         wrong = [_explain(path, text, error) for error in problem.errors()]
         raise CommandError("\n".join(["the site's settings are wrong:", *wrong])) from None
     if problems := _contradictions(site):
-        wrong = [f"  {path}:{line_of(text, place)}: {what}" for place, what in problems]
+        wrong = [f"  {path}:{line_of(text, place)}: {problem}" for place, problem in problems]
         raise CommandError("\n".join(["the site's settings are wrong:", *wrong]))
     return site
 
 
 def _contradictions(site: Site) -> list[tuple[tuple[str, ...], str]]:
     """Return entries that are wrong only beside others: the entry, and why."""
-    found: list[tuple[tuple[str, ...], str]] = []
+    problems: list[tuple[tuple[str, ...], str]] = []
     if both := sorted(set(site.course.instructors) & set(site.course.learners)):
-        found.append((("course", "learners"), f"{', '.join(both)}: an instructor cannot be a learner, too"))
+        problems.append((("course", "learners"), f"{', '.join(both)}: an instructor cannot be a learner, too"))
     phases = {exercise.phase for exercise in catalogue.all_exercises()}
     if unknown := sorted(set(site.grading.on_submit) - phases):
         known = ", ".join(sorted(phases))
-        found.append((("grading", "on_submit"), f"there is no assignment {', '.join(unknown)}; known: {known}"))
-    found += _about_challenges(site.challenges)
-    found += _about_servers(site)
-    found += _about_gpus(site)
+        problems.append((("grading", "on_submit"), f"there is no assignment {', '.join(unknown)}; known: {known}"))
+    problems += _about_challenges(site.challenges)
+    problems += _about_servers(site)
+    problems += _about_gpus(site)
     if site.course.name in SERVICES:
-        found.append(
+        problems.append(
             (("course", "name"), f"{site.course.name!r} is the name of a service of the hub: choose another one")
         )
     address, public = urlsplit(site.hub.address), urlsplit(site.hub.public)
     if site.login.kind in ("openid", "lti") and getattr(site.login, site.login.kind) is None:
-        found.append((("login", "kind"), f"the table [login.{site.login.kind}] is missing"))
+        problems.append((("login", "kind"), f"the table [login.{site.login.kind}] is missing"))
     elif site.login.kind == "lti" and public.scheme != "https" and public.hostname not in ("127.0.0.1", "localhost"):
-        found.append((("hub", "address"), "a learning platform opens the hub only by https://"))
+        problems.append((("hub", "address"), "a learning platform opens the hub only by https://"))
     if bool(site.hub.certificate) != bool(site.hub.key):
-        found.append((("hub", "certificate"), "certificate and key are given together, or not at all"))
+        problems.append((("hub", "certificate"), "certificate and key are given together, or not at all"))
     elif site.hub.certificate and address.scheme != "https":
-        found.append((("hub", "address"), "with a certificate the address begins with https://"))
+        problems.append((("hub", "address"), "with a certificate the address begins with https://"))
     elif not site.hub.certificate and address.scheme == "https":
-        found.append((("hub", "address"), "https needs a certificate and a key"))
+        problems.append((("hub", "address"), "https needs a certificate and a key"))
     elif site.hub.certificate and public.scheme != "https":
-        found.append((("hub", "subdomain_host"), "with a certificate it begins with https://"))
-    return found
+        problems.append((("hub", "subdomain_host"), "with a certificate it begins with https://"))
+    return problems
 
 
 def _about_servers(site: Site) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -66,32 +66,32 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
         limits = learner_view.Limits(self.processes, self.memory_bytes, self.file_bytes)
         group = self._group = new_group(self.memory_bytes, self.processes, self.log.warning)
         with contextlib.ExitStack() as until_started:
-            # the log of a server that does not start is read by whoever runs the hub
+            # whoever runs the hub reads the log of a server that does not start
             log = until_started.enter_context((self.folders.hub / f"server-{name}.log").open("wb"))
             until_end, lifeline = _pipe(until_started)
-            told, telling = _pipe(until_started)
+            info, info_writer = _pipe(until_started)
             denied = until_started.enter_context(_denied())
             bubblewrap, *options = learner_view.command(self.folders, name, uid, limits)
             self.proc = subprocess.Popen(
                 [
-                    *(bubblewrap, "--info-fd", str(telling.fileno()), "--add-seccomp-fd", str(denied.fileno())),
+                    *(bubblewrap, "--info-fd", str(info_writer.fileno()), "--add-seccomp-fd", str(denied.fileno())),
                     *options,
                 ],
                 env=self._environment({}),
                 stdin=until_end,
-                stdout=telling,
+                stdout=info_writer,
                 stderr=log,
-                pass_fds=[telling.fileno(), denied.fileno()],
+                pass_fds=[info_writer.fileno(), denied.fileno()],
                 start_new_session=True,
                 preexec_fn=None if group is None else lambda: group.add(os.getpid()),
             )
             self.pid = self.proc.pid
-            telling.close()
-            asked = Request(
+            info_writer.close()
+            request = Request(
                 entering.main,
                 {
                     "join": [] if group is None else group.files(),
-                    "inside": await asyncio.to_thread(self._first_inside, told),
+                    "inside": await asyncio.to_thread(self._first_inside, info),
                     "program": name_of(zygote.main),
                     "arguments": learner_view.options(uid, limits),
                 },
@@ -102,38 +102,38 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub h
             )
             opened = until_started.enter_context(listening(path))
             descriptors = [file.fileno() for file in (log, opened, lifeline)]
-            await asyncio.to_thread(self._fork, asked, descriptors)
+            await asyncio.to_thread(self._fork, request, descriptors)
             await self._answer(socket_url(path))
         return socket_url(path)
 
     def _environment(self, hub: Mapping[str, str]) -> dict[str, str]:
         return learner_view.environment(self.folders, hub, self.user.name, self.idle_ranks_minutes, self.page)
 
-    def _first_inside(self, told: IO[bytes]) -> int:
+    def _first_inside(self, info: IO[bytes]) -> int:
         """Wait until the sandbox is made; return the PID of its first process. Raises `RuntimeError`."""
         text = b""
-        # bubblewrap tells about the process that it has made, then the program in it that all is ready
-        while not text.endswith(b"\n\n") and (line := told.readline()):
+        # bubblewrap reports the process that it has made, then the program in it reports that all is ready
+        while not text.endswith(b"\n\n") and (line := info.readline()):
             text += line
         try:
             return int(json.loads(text)["child-pid"])
         except ValueError:
             raise self._problem("no sandbox could be made") from None
 
-    def _fork(self, asked: Request, descriptors: list[int]) -> None:
+    def _fork(self, request: Request, descriptors: list[int]) -> None:
         """Have the zygote fork the server. It may not have started yet."""
         limit = time.monotonic() + self.start_timeout
         while True:
             try:
-                fork(asked, descriptors, str(self.folders.zygote_socket))
+                fork(request, descriptors, str(self.folders.zygote_socket))
                 return
             except NoForkServer as problem:
                 if time.monotonic() > limit or self.proc.poll() is not None:
                     raise self._problem(str(problem)) from problem
             time.sleep(0.2)
 
-    def _problem(self, what: str) -> RuntimeError:
-        return RuntimeError(f"{what}; the log of {self.user.name}'s server is server-{self.user.name}.log")
+    def _problem(self, failure: str) -> RuntimeError:
+        return RuntimeError(f"{failure}; the log of {self.user.name}'s server is server-{self.user.name}.log")
 
     async def _answer(self, url: str) -> None:
         """Wait until the server answers. Raises `RuntimeError` if it has ended; the hub would wait to the limit."""
@@ -167,7 +167,7 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
 def _denied() -> IO[bytes]:
     """Return a file of the system calls that are denied to bubblewrap's own process in the sandbox, too.
 
-    It belongs to the learner where an ordinary user starts the hub, and could be made to do what others may not.
+    That process is the learner's where an ordinary user starts the hub, and could be made to do what others may not.
     """
     file = open(os.memfd_create("denied system calls"), "w+b")  # noqa: SIM115  # closed by the caller
     file.write(seccomp.for_this_machine(seccomp.filter_program) or b"")

@@ -1,4 +1,4 @@
-"""What is wrong with an entry of a site's settings, in words and with its line, from pydantic's errors."""
+"""Explains wrong entries of a site's settings, in words and with their lines, from pydantic's errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 60
 
 
 def like(pattern: str, what: str) -> AfterValidator:
-    """Return a check of a text: all of it matches `pattern`. what: which texts do, for people."""
+    """Return a check of a text: all of it matches `pattern`. what: description of such texts, for people."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text) is None:
@@ -65,8 +65,8 @@ def line_of(text: str, place: tuple[int | str, ...]) -> int:
             if keys[: len(table)] == table:
                 best = number
         elif entry := re.match(r"\s*([\w.\"-]+)\s*=", line):
-            found = [*table, *entry[1].replace('"', "").split(".")]
-            if len(found) > 1 and keys[: len(found)] == found:
+            name = [*table, *entry[1].replace('"', "").split(".")]
+            if len(name) > 1 and keys[: len(name)] == name:
                 return number if index is None else _line_of_value(lines, number, index)
     return best
 

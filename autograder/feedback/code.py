@@ -35,11 +35,11 @@ class CodeLine:
     number: int
     html: Markup
     remarks: Sequence[str] = ()
-    """What happened at this line."""
+    """Errors at this line, in words."""
 
 
 def lines_of(source: str, remarks: Mapping[int, Sequence[str]]) -> list[CodeLine]:
-    """The lines of `source`; `remarks` by line number, from 1."""
+    """Return the lines of `source`; `remarks` by line number, from 1."""
     text = visible(source.replace("\r\n", "\n")[:MOST_SHOWN])
     rows = _coloured(text) if len(text) <= MOST_COLOURED else [escape(row) for row in text.split("\n")]
     return [CodeLine(number, row, remarks.get(number, ())) for number, row in enumerate(rows[:MOST_LINES], start=1)]

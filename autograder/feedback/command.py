@@ -32,7 +32,7 @@ def main(assignment: str, student: str, course: Path | None) -> int:
 
 
 def _kept(folder: Path, assignment: str, student: str) -> list[GradingTask]:
-    """The learner's notebooks with a stored verdict or failure."""
+    """Return the learner's notebooks with a stored verdict or failure."""
     if any(name in ("", ".", "..") or "/" in name for name in (assignment, student)):
         raise ValueError(f"not valid names of an assignment and a learner: {assignment!r}, {student!r}")
     files = (folder / FOLDER / student / assignment).glob("[!.]*.json")

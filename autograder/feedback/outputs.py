@@ -16,7 +16,7 @@ FEEDBACK = "application/vnd.labkit.feedback+json"
 
 
 def for_learner(report: Report) -> Report:
-    """A report as feedback: what each check expected and saw, in the judge's words.
+    """Return a report as feedback: what each check expected and saw, in the judge's words.
 
     Removes everything that a submission's code could write: output, exception texts, reprs; also the seed, and the
     duration of checks, which a submission could prolong.
@@ -38,7 +38,7 @@ def for_learner(report: Report) -> Report:
 
 
 def outputs(verdict: Verdict, cell: str) -> list[NotebookNode]:
-    """Outputs of the graded cell with that id: the report, then the score that nbgrader reads."""
+    """Return the outputs of the graded cell with that id: the report, then the score that nbgrader reads."""
     report = for_learner(verdict.reports[cell])
     pictures = [asdict(picture) for picture in verdict.pictures.get(cell, ())]
     text = "\n".join([*verdict.notes, *(result.text() for result in report.results), report.summary])

@@ -55,9 +55,9 @@ class FeedbackExporter(Exporter):
     def from_notebook_node(  # type: ignore[override]  # all exporters but the base return text
         self, nb: NotebookNode, resources: Any = None, **options: Any
     ) -> tuple[str, Any]:
-        """The page of `nb`, after nbgrader has added scores and comments."""
-        notebook, found = super().from_notebook_node(nb, resources, **options)
-        return page(notebook, found.get("nbgrader", {}), self.reveal), found
+        """Return the page of `nb`, after nbgrader has added scores and comments."""
+        notebook, all_resources = super().from_notebook_node(nb, resources, **options)
+        return page(notebook, all_resources.get("nbgrader", {}), self.reveal), all_resources
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class _JudgedCell:
     @property
     def others(self) -> list[CheckResult]:
         """The checks that failed for other reasons."""
-        told = [self.first, *self.alike, *self.needing, *self.not_run]
-        return [result for result in self.failed if not any(result is other for other in told)]
+        mentioned = [self.first, *self.alike, *self.needing, *self.not_run]
+        return [result for result in self.failed if not any(result is other for other in mentioned)]
 
     @property
     def not_run(self) -> list[CheckResult]:
@@ -128,7 +128,7 @@ class _ManualCell:
 
 
 def page(notebook: NotebookNode, about: Mapping[str, Any], reveal: str = "details") -> str:
-    """The page; `about` is nbgrader's data on the submission: its names, score and late penalty.
+    """Return the page; `about` is nbgrader's data on the submission: its names, score and late penalty.
 
     reveal: see `FeedbackExporter.reveal`.
     """
@@ -148,11 +148,11 @@ def page(notebook: NotebookNode, about: Mapping[str, Any], reveal: str = "detail
 
 
 def _feedback(cell: NotebookNode) -> dict[str, Any]:
-    """The judge's data in a graded cell; empty for other cells, whatever they contain."""
+    """Return the judge's data in a graded cell; empty for other cells, whatever they contain."""
     if cell.cell_type != "code" or not is_grade(cell) or is_solution(cell):
         return {}
-    found = (output.get("data", {}).get(FEEDBACK) for output in cell.outputs)
-    return next((data for data in found if data), {})
+    feedback = (output.get("data", {}).get(FEEDBACK) for output in cell.outputs)
+    return next((data for data in feedback if data), {})
 
 
 def _judged(cell: NotebookNode, notebook: NotebookNode) -> _JudgedCell:
@@ -170,7 +170,7 @@ def _judged(cell: NotebookNode, notebook: NotebookNode) -> _JudgedCell:
 
 
 def _written(notebook: NotebookNode) -> Iterator[_ManualCell]:
-    """Answers without a rubric, and graded cells without a verdict."""
+    """Yield answers without a rubric, and graded cells without a verdict."""
     reported = {_feedback(cell)["report"]["exercise"] for cell in notebook.cells if _feedback(cell)}
     for cell in notebook.cells:
         theirs = is_solution(cell) or is_task(cell)
@@ -192,7 +192,7 @@ _AUTOMATIC = "No response."
 
 
 def _comment(cell: NotebookNode | None) -> Markup:
-    """A person's comment on the cell, rendered from Markdown; HTML in it is escaped."""
+    """Return a person's comment on the cell, rendered from Markdown; HTML in it is escaped."""
     text = cell.metadata.nbgrader.get("comment") if cell is not None else None
     return Markup(_markdown(text)) if text and text != _AUTOMATIC else Markup()
 

@@ -23,7 +23,7 @@ from labkit.trace.busy import busy
 from labkit.trace.messages import begins, messages
 
 _COLOUR = {Kind.COMPUTE: "#0072B2", Kind.SEND: "#E69F00", Kind.RECEIVE: "#CC79A7", Kind.COLLECTIVE: "#009E73"}
-"""As in labkit.plots.palette, which would load matplotlib; a test compares the two."""
+"""Colours as in labkit.plots.palette, which would load matplotlib; a test compares the two."""
 _TEXT_ON = {Kind.COMPUTE: "white", Kind.SEND: "black", Kind.RECEIVE: "black", Kind.COLLECTIVE: "white"}
 _NAMES = {
     "send", "isend", "recv", "irecv", "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter",
@@ -40,7 +40,7 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="12" fill="currentColor"'
 
 
 def pictures(report: Report) -> tuple[Picture, ...]:
-    """The timeline of the run that shows most, and its traffic; empty when there is nothing to show."""
+    """Return the timeline of the run that shows most, and its traffic; empty when there is nothing to show."""
     result = max((result for result in report.results if _can_be_drawn(result.run)), key=_shows, default=None)
     if result is None or result.run is None:
         return ()
@@ -66,7 +66,7 @@ def _can_be_drawn(run: Run | None) -> bool:
 
 
 def _shows(result: CheckResult) -> tuple[bool, bool, bool, int, float]:
-    """Sort key for how much a picture of this check's run shows: failures first, then messages, ranks, time."""
+    """Return a sort key for how much a picture of this run shows: failures first, then messages, ranks, time."""
     assert result.run is not None
     trace = result.run.trace
     sent = sum(message_counts(trace).values())
@@ -74,7 +74,7 @@ def _shows(result: CheckResult) -> tuple[bool, bool, bool, int, float]:
 
 
 def timeline(run: Run) -> str:
-    """A lane for each rank, with a row for each kind of event and an arrow for each message.
+    """Draw a lane for each rank, with a row for each kind of event and an arrow for each message.
 
     If the run ended in a deadlock, lanes continue to the right with what each rank waits for.
     """
@@ -126,8 +126,8 @@ def timeline(run: Run) -> str:
 
 
 def _awaited(operation: PendingOperation) -> str:
-    whom = f"rank {operation.peer}" if operation.peer >= 0 else "others"
-    return whom + {"send": " to receive", "receive": " to send"}.get(operation.kind, "")
+    peer = f"rank {operation.peer}" if operation.peer >= 0 else "others"
+    return peer + {"send": " to receive", "receive": " to send"}.get(operation.kind, "")
 
 
 def _axis(bottom: float) -> list[str]:
@@ -162,7 +162,7 @@ _Row = Callable[[int, Kind], float]
 
 
 def _arrows(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
-    """Arrows from the start of each send to the end of its receive."""
+    """Draw arrows from the start of each send to the end of its receive."""
     pairs = list(messages(trace))
     if len(pairs) > MOST_ARROWS:
         return []
@@ -181,7 +181,7 @@ def _arrows(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
 
 
 def _labels(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
-    """The operation's name on each bar that is wide enough."""
+    """Write the operation's name on each bar that is wide enough."""
     shown = []
     for event in trace.events:
         text = event.operation if event.operation in _NAMES else event.kind.value
@@ -195,7 +195,7 @@ def _labels(trace: Trace, x: _Place, y: _Row, row: float) -> list[str]:
 
 
 def traffic(trace: Trace) -> str:
-    """A row for each sender, a column for each receiver: the darker, the more messages."""
+    """Draw a row for each sender, a column for each receiver: the darker, the more messages."""
     n = trace.world_size
     counts = message_counts(trace)
     most = max(counts.values(), default=1)
@@ -228,18 +228,18 @@ def traffic(trace: Trace) -> str:
 
 
 def message_counts(trace: Trace) -> Counter[tuple[int, int]]:
-    """Number of messages by (source, destination)."""
+    """Return the number of messages by (source, destination)."""
     sends = trace.of(kind=Kind.SEND)
     return Counter((event.rank, event.peer) for event in sends if event.peer is not None)
 
 
 def describe(run: Run) -> str:
-    """The timeline in words, as alt text."""
+    """Describe the timeline in words, as alt text."""
     trace, n = run.trace, run.trace.world_size
     sent = sum(message_counts(trace).values())
-    said = [f"{n} ranks, {sent} messages."]
+    sentences = [f"{n} ranks, {sent} messages."]
     if collectives := len(trace.collectives()):
-        said.append(f"{collectives} calls of the library's collectives.")
+        sentences.append(f"{collectives} calls of the library's collectives.")
     if trace.seconds:
         times, total = busy(trace), trace.seconds * n
         shares = {
@@ -247,18 +247,18 @@ def describe(run: Run) -> str:
             "sending or receiving": sum(rank.exposed for rank in times),
             "waiting": sum(rank.idle for rank in times),
         }
-        shown = ", ".join(f"{seconds / total:.0%} {what}" for what, seconds in shares.items())
+        shown = ", ".join(f"{seconds / total:.0%} {activity}" for activity, seconds in shares.items())
         waits = max(times, key=lambda rank: rank.idle)
-        said.append(f"Of the ranks' time: {shown}.")
-        said.append(f"Rank {waits.rank} waits longest, {waits.idle / trace.seconds:.0%} of the run.")
+        sentences.append(f"Of the ranks' time: {shown}.")
+        sentences.append(f"Rank {waits.rank} waits longest, {waits.idle / trace.seconds:.0%} of the run.")
     for status in run.statuses:
         if operation := status.waits_in:
-            said.append(f"At the end rank {status.rank} waits for {_awaited(operation)}.")
-    return " ".join(said)
+            sentences.append(f"At the end rank {status.rank} waits for {_awaited(operation)}.")
+    return " ".join(sentences)
 
 
 def describe_traffic(trace: Trace) -> str:
-    """The traffic in words."""
+    """Describe the traffic in words."""
     n, counts = trace.world_size, message_counts(trace)
     receivers: dict[int, list[int]] = defaultdict(list)
     for source, to in sorted(counts):

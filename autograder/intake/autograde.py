@@ -70,11 +70,11 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         pattern = re.compile(parts, re.DOTALL)
         self.assignments = {}
         for path in sorted(glob.glob(matched)):
-            found = pattern.fullmatch(path)
-            if found is None or not is_student(found["student"]) or is_odd(found["assignment"]):
+            match = pattern.fullmatch(path)
+            if match is None or not is_student(match["student"]) or is_odd(match["assignment"]):
                 self.log.error("Not graded, no learner has such a name: %s", shown(Path(path).parent.name))
                 continue
-            received = course.format_path(RECEIVED, found["student"], found["assignment"])
+            received = course.format_path(RECEIVED, match["student"], match["assignment"])
             self.assignments[received] = [str(Path(received, f"{name}.ipynb")) for name in names]
         if not self.assignments or not names:
             self.log.error("No submission of '%s' was matched by '%s'", course.assignment_id, matched)
@@ -85,7 +85,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         self._take_in(student_id, assignment_id)
         begun = self._begun(assignment_id, student_id)
         forced = self.force
-        # what a killed grader has left would be taken for graded
+        # otherwise the remains of a killed grader would count as graded
         self.force = forced or begun.exists()
         try:
             wanted: bool = super().init_destination(assignment_id, student_id)
@@ -101,7 +101,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         return wanted
 
     def set_permissions(self, assignment_id: str, student_id: str) -> None:
-        """Do as nbgrader does when all notebooks are graded; then this submission is no longer an unfinished one."""
+        """Do as nbgrader does when all notebooks are graded; then this submission is finished."""
         super().set_permissions(assignment_id, student_id)
         self._begun(assignment_id, student_id).unlink(missing_ok=True)
 
@@ -122,7 +122,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
 
 
 def lay_out(intake: Intake, submitted: Path, received: Path) -> None:
-    """Write what nbgrader works on, the rebuilt notebooks and its two stamps, replacing earlier files."""
+    """Write the files that nbgrader works on: the rebuilt notebooks and its two stamps, replacing earlier files."""
     secret = _secret(submitted)
     making = received.with_name(f".{received.name}")
     shutil.rmtree(making, ignore_errors=True)
@@ -142,10 +142,10 @@ def _secret(submitted: Path) -> str:
     """Return the submission's own secret, which names its feedback file in the exchange for its author to find."""
     try:
         with opened(submitted) as folder:
-            told = read_stamp(folder, STAMPS[1])
+            secret = read_stamp(folder, STAMPS[1])
     except EntryRefused:
-        told = ""
-    return told if re.fullmatch(r"[0-9a-f]{32,256}", told) else secrets.token_hex(64)
+        secret = ""
+    return secret if re.fullmatch(r"[0-9a-f]{32,256}", secret) else secrets.token_hex(64)
 
 
 class ReceivedExporter(NotebookExporter):
@@ -174,14 +174,14 @@ def submitted_timestamp(grader: api.NbGraderAPI, assignment_id: str, student_id:
 
 
 def existing_timestamp(course: CourseDirectory, folder: str) -> datetime | None:
-    """nbgrader's function, without its warning for each submission of unknown time."""
+    """Call nbgrader's function, without its warning for each submission of unknown time."""
     try:
         if os.stat(os.path.join(folder, STAMPS[0])).st_size == 0:
             return None
     except OSError:
         return None
-    told: datetime | None = _stock_timestamp(course, folder)
-    return told
+    timestamp: datetime | None = _stock_timestamp(course, folder)
+    return timestamp
 
 
 _stock_timestamp = CourseDirectory.get_existing_timestamp
@@ -195,7 +195,7 @@ def format_path(
 ) -> str:
     """Replaces nbgrader's method, which does not escape the folder of a step in a regular expression.
 
-    That of `notebooks/` is a whole path.
+    The folder of `notebooks/` is a whole path.
     """
     step = re.escape(nbgrader_step) if escape else nbgrader_step
     path: str = _format_path(course, step, student_id, assignment_id, escape)

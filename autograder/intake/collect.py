@@ -178,7 +178,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
                 yield Arrival(match[1], claimed, Path(entry.path), status)
 
     def _entries(self) -> Iterator[tuple[str | None, os.DirEntry[str]]]:
-        """Yield what is in `inbound/`, with the learner whose folder it is in, None without `own_inbound`."""
+        """Yield the entries of `inbound/`, each with the learner whose folder holds it; None without `own_inbound`."""
         with os.scandir(self.inbound_path) as entries:
             for entry in entries:
                 if not self.own_inbound:
@@ -209,7 +209,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         """Return the newest submission, or with a due date the newest in time, if there is one."""
         newest_first = sorted(arrivals, key=_claimed, reverse=True)
         if duedate:
-            for arrival in [one for one in newest_first if one.claimed <= duedate][:_TRIES]:
+            for arrival in [candidate for candidate in newest_first if candidate.claimed <= duedate][:_TRIES]:
                 try:
                     with opened(arrival.path) as folder:
                         if self._handed_in(arrival, folder)[0] <= duedate:
@@ -221,22 +221,24 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
     def _handed_in(self, arrival: Arrival, folder: int) -> tuple[datetime, list[FolderEntry], list[str]]:
         """Return the submission time in UTC as far as the kernel confirms it, the files, and what was left out.
 
-        folder: open. It is checked again, since in the exchange anybody can replace a folder whose name they know.
+        folder: an open one. Its owner is checked again: in the exchange anybody can replace a folder by its name.
         """
         status = os.fstat(folder)
         if problem := self._foreign(arrival.student, status):
             raise EntryRefused(problem)
-        found, notes = walk(folder, self._limits)
-        for one in found:
-            if problem := self._foreign(arrival.student, one.status):
-                raise EntryRefused(f"`{shown(one.path)}` in it: {problem}")
-        changed_at = max(one.st_ctime for one in (status, *(one.status for one in found)))
+        entries, notes = walk(folder, self._limits)
+        for entry in entries:
+            if problem := self._foreign(arrival.student, entry.status):
+                raise EntryRefused(f"`{shown(entry.path)}` in it: {problem}")
+        changed_at = max(each.st_ctime for each in (status, *(entry.status for entry in entries)))
         changed = datetime.fromtimestamp(changed_at, UTC).replace(tzinfo=None)
         if self.believe_names or abs(changed - arrival.claimed) <= timedelta(seconds=self.tolerance):
-            return arrival.claimed, found, notes
-        told = f"it says {arrival.claimed:%Y-%m-%d %H:%M} UTC, but was last changed on {changed:%Y-%m-%d %H:%M} UTC"
-        self.log.warning("%s: %s, which counts (ExchangeCollect.believe_names)", shown(arrival.path.name), told)
-        return changed, found, [*notes, f"The time of the submission: {told}, which counts."]
+            return arrival.claimed, entries, notes
+        discrepancy = (
+            f"it says {arrival.claimed:%Y-%m-%d %H:%M} UTC, but was last changed on {changed:%Y-%m-%d %H:%M} UTC"
+        )
+        self.log.warning("%s: %s, which counts (ExchangeCollect.believe_names)", shown(arrival.path.name), discrepancy)
+        return changed, entries, [*notes, f"The time of the submission: {discrepancy}, which counts."]
 
     @property
     def _limits(self) -> Limits:
@@ -249,7 +251,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         record = current_record(collected)
         who = f"{arrival.student} {course.assignment_id}"
         with opened(arrival.path) as folder:
-            handed_in, found, notes = self._handed_in(arrival, folder)
+            handed_in, entries, notes = self._handed_in(arrival, folder)
             if os.path.lexists(submitted):
                 existing = record.handed_in if record else _stamp(submitted)
                 newer = self.update and (existing is None or handed_in > existing)
@@ -263,7 +265,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             making = submitted.with_name(f".{submitted.name}")
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(parents=True)
-            notes += copy_plain_files(folder, found, making, course)
+            notes += copy_plain_files(folder, entries, making, course)
         with opened(making) as folder:
             digest = content_hash(folder, walk(folder, self._limits)[0], self._limits)
         (making / STAMPS[0]).write_text(handed_in.strftime(FORMAT))
@@ -288,7 +290,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         path = Path(self.coursedir.root, COLLECTED, ".refused", f"{self.coursedir.assignment_id}.json")
         if self.refused or path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, [vars(one) for one in self.refused.values()])
+            write_json(path, [vars(refusal) for refusal in self.refused.values()])
         if self.refused:
             self.log.error("%s submissions were refused; the reasons are in %s", f"{self._refusals:,}", path)
 

@@ -43,14 +43,14 @@ class FolderEntry:
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open the folder at `path`. Raises NotTaken when it is not a folder, IntakeFailed for infrastructure failures."""
+    """Open the folder at `path`. Raises EntryRefused if it is not a folder, IntakeFailed for infrastructure errors."""
     try:
         status = os.stat(path, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):
             raise EntryRefused("it is not a folder")
         handle = os.open(path, _DIRECTORY)
     except OSError as error:
-        raise _told(error, None, f"{path}") from None
+        raise _error_for(error, None, f"{path}") from None
     try:
         yield handle
     finally:
@@ -119,14 +119,14 @@ class _Walk:
             finally:
                 os.close(inner)
         except OSError as error:
-            problem = _told(error, status, path)
+            problem = _error_for(error, status, path)
             if isinstance(problem, IntakeFailed):
                 raise problem from None
             self.notes.append(f"`{shown(path)}` was left out: {problem}.")
 
 
 def _rank(name: str) -> tuple[bool, str]:
-    """Sort key: notebooks and stamps first, so that they are not cut off by the limits."""
+    """Return a sort key: notebooks and stamps first, so that they are not cut off by the limits."""
     return not (name.endswith(".ipynb") or name in STAMPS), name
 
 
@@ -147,29 +147,29 @@ def read_stamp(folder: int, name: str) -> str:
 def content_hash(folder: int, found: Iterable[FolderEntry], limits: Limits) -> str:
     """Return the SHA-256, in hex, over all names and contents except nbgrader's two stamps.
 
-    Of an unreadable file, the reason is hashed instead.
+    For an unreadable file, the reason is hashed instead.
     """
     total = hashlib.sha256()
     left = limits.total_bytes
-    for one in found:
-        if one.path in STAMPS:
+    for entry in found:
+        if entry.path in STAMPS:
             continue
         digest = hashlib.sha256()
         try:
-            for chunk in chunks(folder, one, left):
+            for chunk in chunks(folder, entry, left):
                 digest.update(chunk)
                 left -= len(chunk)
         except EntryRefused as problem:
             digest.update(str(problem).encode())
-        name = one.path.encode("utf-8", "surrogateescape")
+        name = entry.path.encode("utf-8", "surrogateescape")
         total.update(b"%d:%s%s" % (len(name), name, digest.digest()))
     return total.hexdigest()
 
 
 def chunks(folder: int, one: FolderEntry, limit: int) -> Iterator[bytes]:
-    """Yield the contents of a file in chunks. Raises NotTaken unless it is a plain file of at most `limit` bytes.
+    """Yield the contents of a file in chunks. Raises EntryRefused unless it is a plain file of at most `limit` bytes.
 
-    Raises NotYet when the file has changed since it was found, before or after reading: then none of it counts.
+    Raises FilesChanged when the file has changed since it was found, before or after reading: then none of it counts.
     """
     *parents, name = one.path.split("/")
     handles: list[int] = []
@@ -193,20 +193,20 @@ def chunks(folder: int, one: FolderEntry, limit: int) -> Iterator[bytes]:
             raise FilesChanged(f"`{shown(one.path)}` changed while it was read")
         _compare(one, handle)
     except OSError as error:
-        raise _told(error, one.status, one.path) from None
+        raise _error_for(error, one.status, one.path) from None
     finally:
         for handle in reversed(handles):
             os.close(handle)
 
 
-def _compare(one: FolderEntry, handle: int) -> None:
+def _compare(entry: FolderEntry, handle: int) -> None:
     """Check that the open file is the one that was found, unchanged; its owner was checked then."""
-    now, then = os.fstat(handle), one.status
+    now, then = os.fstat(handle), entry.status
     if (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) != (
         *(then.st_dev, then.st_ino, then.st_size),
         *(then.st_mtime_ns, then.st_ctime_ns),
     ):
-        raise FilesChanged(f"`{shown(one.path)}` changed while it was read")
+        raise FilesChanged(f"`{shown(entry.path)}` changed while it was read")
 
 
 def _check(status: os.stat_result, limit: int) -> None:
@@ -220,7 +220,7 @@ def _check(status: os.stat_result, limit: int) -> None:
         raise EntryRefused(f"it is larger than {limit / 1e6:.3g} MB")
 
 
-def _told(error: OSError, status: os.stat_result | None, path: str) -> IntakeFailed | EntryRefused:
+def _error_for(error: OSError, status: os.stat_result | None, path: str) -> IntakeFailed | EntryRefused:
     """Return the error to raise when something cannot be read: the learner's fault or the infrastructure's."""
     if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR, errno.EISDIR):
         return EntryRefused("it is not a regular file")

@@ -23,29 +23,29 @@ _SHOWN = 20
 def copy_plain_files(folder: int, found: list[FolderEntry], target: Path, course: CourseDirectory) -> list[str]:
     """Copy from an open folder, notebooks first: other files must not exhaust the limits. Returns what was left out.
 
-    nbgrader's own time stamp is not copied. Raises NotYet when a file has changed since it was found.
+    nbgrader's own time stamp is not copied. Raises FilesChanged when a file has changed since it was found.
     """
     mode = 0o664 if course.groupshared else 0o644
     notes = []
     left = 1000 * course.max_dir_size
-    for one in sorted(found, key=lambda one: (not one.path.endswith(".ipynb"), one.path)):
-        names = one.path.split("/")
-        if one.path == STAMPS[0] or any(fnmatch.fnmatch(name, glob) for name in names for glob in course.ignore):
+    for entry in sorted(found, key=lambda entry: (not entry.path.endswith(".ipynb"), entry.path)):
+        names = entry.path.split("/")
+        if entry.path == STAMPS[0] or any(fnmatch.fnmatch(name, glob) for name in names for glob in course.ignore):
             continue
         if any(is_odd(name) for name in names):
-            notes.append(f"`{shown(one.path)}` was left out: its name is odd.")
+            notes.append(f"`{shown(entry.path)}` was left out: its name is odd.")
             continue
-        path = target / one.path
+        path = target / entry.path
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with path.open("wb") as file:
-                for chunk in chunks(folder, one, min(left, 1000 * course.max_file_size)):
+                for chunk in chunks(folder, entry, min(left, 1000 * course.max_file_size)):
                     file.write(chunk)
                     left -= len(chunk)
             path.chmod(mode)
         except EntryRefused as problem:
             path.unlink()
-            notes.append(f"`{shown(one.path)}` was left out: {problem}.")
+            notes.append(f"`{shown(entry.path)}` was left out: {problem}.")
     if course.groupshared:
         for path in (target, *(path for path in target.rglob("*") if path.is_dir())):
             path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o2770)
@@ -71,7 +71,7 @@ def put_by(submitted: Path, collected: Path, record: Record | None) -> None:
 
 
 def bring_back(submitted: Path, collected: Path, source: str) -> bool:
-    """Put an earlier submission back into `submitted`, and the one that is there by; return whether it was found.
+    """Put an earlier submission back into `submitted`, and archive the current one; return whether it was found.
 
     source: name of its folder in the exchange. If this is interrupted, the next collect takes the newest one again.
     """
@@ -91,7 +91,7 @@ def bring_back(submitted: Path, collected: Path, source: str) -> bool:
 def discard_files(collected: Path, kept: int, spared: str) -> None:
     """Delete the files of all earlier submissions but the newest `kept`; their records stay.
 
-    spared: name in the exchange of one whose files are kept in any case.
+    spared: name in the exchange of a submission whose files are kept in any case.
     """
     earlier = [path for path in collected.glob("[!.]*.json") if path.with_suffix("").is_dir()]
     for path in sorted(earlier)[: max(len(earlier) - kept, 0)]:

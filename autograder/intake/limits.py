@@ -1,4 +1,4 @@
-"""Limits on what is read of a submission, and the two exceptions that intake raises instead of returning a notebook."""
+"""Limits on what is read of a submission, and the exceptions that intake raises instead of returning a notebook."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What exceeds a limit is left out and noted; the rest is graded all the same."""
+    """Limits of one submission. Parts beyond a limit are left out and noted; the rest is graded all the same."""
 
     notebook_bytes: int = 50_000_000
     total_bytes: int = 100_000_000

@@ -160,8 +160,8 @@ def _cell(pull: JsonCursor, limits: Limits, notes: list[str]) -> SubmittedCell |
             level = pull.value(20)
             heading = level if type(level) is int and 0 < level < 7 else 0
         elif key == "cell_type":
-            told = pull.value(20)
-            cell_type = told if type(told) is str else ""
+            value = pull.value(20)
+            cell_type = value if type(value) is str else ""
         elif key == "metadata":
             grade_id, claims = _metadata(pull.value(_METADATA))
         elif key == "attachments":
@@ -179,18 +179,18 @@ def _source(pull: JsonCursor, limits: Limits, notes: list[str]) -> str | None:
     """Return a cell's text, from one text or a list of lines; None when it is neither, or too long."""
     is_text = pull.next_is(b'"') or pull.next_is(b"[")
     # a character beyond 16 bits can take twelve bytes; a line takes three more than its text
-    told = pull.value(12 * limits.source)
-    if type(told) is list and all(type(line) is str for line in told):
-        told = "".join(told)
-    if is_text and (told is None or len(told) > limits.source):
+    value = pull.value(12 * limits.source)
+    if type(value) is list and all(type(line) is str for line in value):
+        value = "".join(value)
+    if is_text and (value is None or len(value) > limits.source):
         _note(notes, f"A cell of more than {limits.source:,} characters was left out.")
         return None
     # lone surrogates are valid in JSON but cannot be encoded
-    return told.encode("utf-8", "replace").decode() if type(told) is str else None
+    return value.encode("utf-8", "replace").decode() if type(value) is str else None
 
 
-def _metadata(told: Any) -> tuple[str, dict[str, Claim]]:
-    nbgrader = told.get("nbgrader") if type(told) is dict else None
+def _metadata(metadata: Any) -> tuple[str, dict[str, Claim]]:
+    nbgrader = metadata.get("nbgrader") if type(metadata) is dict else None
     if type(nbgrader) is not dict:
         return "", {}
     grade_id = nbgrader.get("grade_id")

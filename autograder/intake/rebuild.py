@@ -19,53 +19,55 @@ def rebuild(released: NotebookNode, cells: Sequence[SubmittedCell], notes: Seque
     An exercise cell that lost its id is found by its magic, one that lost its magic by its id.
     """
     notebook = copy.deepcopy(released)
-    told = list(notes)
+    all_notes = list(notes)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         if is_solution(cell):
-            cell.source = _solution(cell, cells, told)
+            cell.source = _solution(cell, cells, all_notes)
     if cells:
         changed = [cell.metadata.nbgrader.grade_id for cell in notebook.cells if _was_changed(cell, cells)]
         if changed:
             named = ", ".join(f"`{grade_id}`" for grade_id in changed)
-            told.append(
+            all_notes.append(
                 f"Cells or settings that are the course's were changed or deleted: {named}. The course's count."
             )
-    notebook.metadata["labkit"] = {"intake": list(dict.fromkeys(told))}
+    notebook.metadata["labkit"] = {"intake": list(dict.fromkeys(all_notes))}
     return notebook
 
 
 def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: list[str]) -> str:
     """Return the text of one solution cell as submitted; oddities are added to `notes`."""
     grade_id, exercise = released.metadata.nbgrader.grade_id, exercise_of(released.source)
-    what = f"{MAGIC} {exercise}" if exercise else grade_id
-    found = with_id = [cell for cell in cells if cell.grade_id == grade_id]
+    label = f"{MAGIC} {exercise}" if exercise else grade_id
+    matches = with_id = [cell for cell in cells if cell.grade_id == grade_id]
     if exercise:
         named = [cell for cell in cells if _exercise(cell) == exercise]
-        found = [cell for cell in named if cell.grade_id == grade_id] or named or with_id
+        matches = [cell for cell in named if cell.grade_id == grade_id] or named or with_id
         if named and len(with_id) > 1 and any(_exercise(cell) != exercise and cell.source.strip() for cell in with_id):
             notes.append(
-                f"A second cell has the id of `{what}` but does not begin with that line: was the cell split? "
+                f"A second cell has the id of `{label}` but does not begin with that line: was the cell split? "
                 "It was left out; the exercise must be one cell."
             )
-        if cells and not found:
-            inside = any(f"\n{what}\n" in f"{cell.source}\n" for cell in cells)
+        if cells and not matches:
+            inside = any(f"\n{label}\n" in f"{cell.source}\n" for cell in cells)
             why = "; the line stands in a cell, but not as its first one" if inside else ""
-            notes.append(f"The cell `{what}` is missing{why}.")
-    if not found:
+            notes.append(f"The cell `{label}` is missing{why}.")
+    if not matches:
         return f"{MAGIC} {exercise}\n" if exercise else ""
-    if len({cell.source for cell in found}) > 1:
-        notes.append(f"{len(found)} different cells say that they are `{what}`; the last one counts.")
-    taken = found[-1]
+    if len({cell.source for cell in matches}) > 1:
+        notes.append(f"{len(matches)} different cells say that they are `{label}`; the last one counts.")
+    taken = matches[-1]
     if taken.cell_type != released.cell_type:
-        notes.append(f"The cell `{what}` is not a {released.cell_type} cell any more; it was read as one.")
+        notes.append(f"The cell `{label}` is not a {released.cell_type} cell any more; it was read as one.")
     if taken.attachments:
-        notes.append(f"What is attached to the cell `{what}` was left out; only its text counts.")
+        notes.append(f"What is attached to the cell `{label}` was left out; only its text counts.")
     if not exercise or _exercise(taken) == exercise:
         return taken.source
     if _exercise(taken):
-        notes.append(f"The cell with the id of `{what}` begins with another exercise's line; it was read as `{what}`.")
+        notes.append(
+            f"The cell with the id of `{label}` begins with another exercise's line; it was read as `{label}`."
+        )
         return f"{MAGIC} {exercise}\n{module_text(taken.source).lstrip()}"
     return f"{MAGIC} {exercise}\n{taken.source}"
 

@@ -77,63 +77,65 @@ def receive(folder: Path, release: Release, limits: Limits | None = None, record
 
 
 def _receive(folder: int, release: Release, limits: Limits, record: Record | None) -> Intake:
-    found, notes = walk(folder, limits)
+    entries, notes = walk(folder, limits)
     notes += record.notes if record else ()
-    if all(one.path in STAMPS for one in found):
+    if all(entry.path in STAMPS for entry in entries):
         notes.append("The submission is empty.")
-    chosen = _choose(found, release, notes)
-    taken = {one.path for one in chosen.values() if one is not None}
-    rest = [one.path for one in found if one.path not in taken | release.files and one.path not in STAMPS]
+    chosen = _choose(entries, release, notes)
+    taken = {entry.path for entry in chosen.values() if entry is not None}
+    rest = [entry.path for entry in entries if entry.path not in taken | release.files and entry.path not in STAMPS]
     if rest:
         notes.append(f"Only the course's notebooks are graded; left out: {_listed(rest)}.")
     if len(notes) > _SHOWN:
         notes[_SHOWN:] = [f"There is more that is odd about the files: {len(notes) - _SHOWN:,} notes like these."]
-    came = {name: _read(folder, one, limits) for name, one in chosen.items() if one}
+    by_name = {name: _read(folder, entry, limits) for name, entry in chosen.items() if entry}
     notebooks = {}
     for name, notebook in release.notebooks.items():
-        submitted = came.get(name, SubmittedCells())
+        submitted = by_name.get(name, SubmittedCells())
         notebooks[name] = rebuild(notebook, submitted.cells, [*submitted.notes, *notes])
-    told = [note for notebook in notebooks.values() for note in notebook.metadata.labkit.intake]
+    all_notes = [note for notebook in notebooks.values() for note in notebook.metadata.labkit.intake]
     handed_in = record.handed_in if record else told_time(read_stamp(folder, STAMPS[0]))
-    digest = content_hash(folder, found, limits)
-    return Intake(notebooks, tuple(dict.fromkeys(told)), digest, handed_in, record is not None, came)
+    digest = content_hash(folder, entries, limits)
+    return Intake(notebooks, tuple(dict.fromkeys(all_notes)), digest, handed_in, record is not None, by_name)
 
 
-def _read(folder: int, one: FolderEntry, limits: Limits) -> SubmittedCells:
+def _read(folder: int, entry: FolderEntry, limits: Limits) -> SubmittedCells:
     try:
-        return read_cells(read(folder, one, limits.notebook_bytes), limits)
+        return read_cells(read(folder, entry, limits.notebook_bytes), limits)
     except EntryRefused as problem:
-        return SubmittedCells((), (f"`{shown(one.path)}` was not read: {problem}.",))
+        return SubmittedCells((), (f"`{shown(entry.path)}` was not read: {problem}.",))
 
 
-def _choose(found: list[FolderEntry], release: Release, notes: list[str]) -> dict[str, FolderEntry | None]:
-    """Choose the file for each released notebook. One under another name is used if it is the only candidate."""
-    notebooks = [one for one in found if one.path.endswith(".ipynb") and not is_odd(one.path)]
-    chosen = {name: next((one for one in notebooks if one.path == f"{name}.ipynb"), None) for name in release.notebooks}
-    others = [one for one in notebooks if one not in chosen.values()]
-    missing = [name for name, one in chosen.items() if one is None]
+def _choose(entries: list[FolderEntry], release: Release, notes: list[str]) -> dict[str, FolderEntry | None]:
+    """Choose the file for each released notebook. A file under another name is used if it is the only candidate."""
+    notebooks = [entry for entry in entries if entry.path.endswith(".ipynb") and not is_odd(entry.path)]
+    chosen = {
+        name: next((entry for entry in notebooks if entry.path == f"{name}.ipynb"), None) for name in release.notebooks
+    }
+    others = [entry for entry in notebooks if entry not in chosen.values()]
+    missing = [name for name, entry in chosen.items() if entry is None]
     for name in missing:
-        could = [one for one in others if _names(one, release) == name]
-        if not could and len(missing) == 1:
-            could = [one for one in others if not _names(one, release)]
-        if len(could) == 1:
-            chosen[name] = could[0]
-            notes.append(f"There is no `{name}.ipynb`; `{shown(could[0].path)}` was read in its place.")
-        elif could:
-            named = _listed([one.path for one in could])
+        candidates = [entry for entry in others if _names(entry, release) == name]
+        if not candidates and len(missing) == 1:
+            candidates = [entry for entry in others if not _names(entry, release)]
+        if len(candidates) == 1:
+            chosen[name] = candidates[0]
+            notes.append(f"There is no `{name}.ipynb`; `{shown(candidates[0].path)}` was read in its place.")
+        elif candidates:
+            named = _listed([entry.path for entry in candidates])
             notes.append(f"There is no `{name}.ipynb`, and more than one file that it can be: {named}. None was read.")
         else:
             notes.append(f"There is no `{name}.ipynb`.")
     return chosen
 
 
-def _names(one: FolderEntry, release: Release) -> str:
+def _names(entry: FolderEntry, release: Release) -> str:
     """Return the released notebook whose name a file's name contains, with or without the exercise's number.
 
-    Of several the longest; empty when there is none.
+    Of several, the longest; empty when there is none.
     """
     plain = {name: re.sub(r"^\d+_", "", name) for name in release.notebooks}
-    names = (name for name in plain if plain[name].casefold() in one.name.casefold())
+    names = (name for name in plain if plain[name].casefold() in entry.name.casefold())
     return max(names, key=lambda name: len(plain[name]), default="")
 
 

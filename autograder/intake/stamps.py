@@ -51,7 +51,7 @@ class Record:
 
 
 def told_time(text: str) -> datetime | None:
-    """Parse a time from untrusted text, in UTC without a time zone; None if it holds none."""
+    """Parse a time from untrusted text, in UTC without a time zone; None if it is not a valid time."""
     text = text.strip()
     return _parsed(text) if _TIME.fullmatch(text) else None
 

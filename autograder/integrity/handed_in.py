@@ -21,7 +21,7 @@ class Notebook:
     student: str
     name: str
     course: str
-    """Empty for the current course; else the folder of an earlier one."""
+    """Folder of an earlier course; empty for the current one."""
     cells: Sequence[SubmittedCell]
     notes: Sequence[str]
     """Oddities of the file and its exercise cells, in words."""
@@ -62,5 +62,5 @@ def submissions(folder: Path, phase: str, release: Release, course: str = "") ->
 def modules(notebook: NotebookNode) -> dict[str, str]:
     """Return the module of each exercise cell of a notebook."""
     names = [exercise_of(cell.source) for cell in notebook.cells]
-    found = {name: exercise_cell(notebook, name) for name in names if name}
-    return {name: module_text(cell.source) for name, cell in found.items() if cell is not None}
+    cells = {name: exercise_cell(notebook, name) for name in names if name}
+    return {name: module_text(cell.source) for name, cell in cells.items() if cell is not None}

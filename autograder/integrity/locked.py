@@ -42,19 +42,21 @@ def changes(release: Sequence[SubmittedCell], cells: Sequence[SubmittedCell]) ->
         return []
     if given and not count:
         return [Change("metadata", "all cells", "no cell has nbgrader's metadata any more")]
-    found = []
+    differences = []
     for grade_id, old in given.items():
         if count[grade_id] > 1:
-            found.append(Change("duplicated", grade_id, f"{count[grade_id]} cells have this id"))
+            differences.append(Change("duplicated", grade_id, f"{count[grade_id]} cells have this id"))
         for new in [cell for cell in cells if cell.grade_id == grade_id][-1:]:
-            found += _differences(old, new)
+            differences += _differences(old, new)
         if not count[grade_id]:
-            found.append(_missing(old, cells))
+            differences.append(_missing(old, cells))
     for cell in cells:
         if cell.grade_id and cell.grade_id not in given and cell.claims.get("grade"):
             points = cell.claims.get("points", "no")
-            found.append(Change("added", cell.grade_id, f"a graded cell with {points} points that was never released"))
-    return list(dict.fromkeys(found))
+            differences.append(
+                Change("added", cell.grade_id, f"a graded cell with {points} points that was never released")
+            )
+    return list(dict.fromkeys(differences))
 
 
 def _missing(old: SubmittedCell, cells: Sequence[SubmittedCell]) -> Change:
@@ -66,22 +68,22 @@ def _missing(old: SubmittedCell, cells: Sequence[SubmittedCell]) -> Change:
 
 
 def _differences(old: SubmittedCell, new: SubmittedCell) -> list[Change]:
-    found = []
-    told = []
+    differences = []
+    metadata = []
     for name in ("grade", "solution", "locked", "points"):
         # a missing flag counts as false
         was, now = old.claims.get(name, False), new.claims.get(name, False)
         if was != now:
-            told.append(f"{name}: {was} became {now}")
+            metadata.append(f"{name}: {was} became {now}")
     if new.cell_type != old.cell_type:
-        told.append(f"{old.cell_type} cell became {new.cell_type[:20]}")
-    if told:
-        found.append(Change("metadata", old.grade_id, "; ".join(told)))
+        metadata.append(f"{old.cell_type} cell became {new.cell_type[:20]}")
+    if metadata:
+        differences.append(Change("metadata", old.grade_id, "; ".join(metadata)))
     if not old.claims.get("solution") and _text(old.source) != _text(new.source):
-        found.append(
+        differences.append(
             Change("text", old.grade_id, "the text of a locked cell differs", _difference(old.source, new.source))
         )
-    return found
+    return differences
 
 
 def _text(source: str) -> list[str]:

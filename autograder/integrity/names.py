@@ -15,10 +15,10 @@ _MAX_MEANINGS = 16
 
 def nodes(tree: ast.AST) -> list[ast.AST]:
     """Return all nodes of a tree except operators and contexts, unordered; faster than `ast.walk`."""
-    found, waiting = [], [tree]
+    result, waiting = [], [tree]
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        result.append(node)
         for name in node._fields:
             if name not in ("ctx", "op", "ops"):
                 value = getattr(node, name, None)
@@ -26,7 +26,7 @@ def nodes(tree: ast.AST) -> list[ast.AST]:
                     waiting += [item for item in value if isinstance(item, ast.AST)]
                 elif isinstance(value, ast.AST):
                     waiting.append(value)
-    return found
+    return result
 
 
 class Names:
@@ -100,23 +100,23 @@ class Names:
 
     def text(self, node: ast.expr) -> str | None:
         """Return the string value of `node` if the module spells it out: constants, joined or reversed."""
-        found: str | None = None
+        result: str | None = None
         match node:
             case ast.Constant(str() as value):
-                found = value
+                result = value
             case ast.Name(name):
-                found = self._texts.get(name)
+                result = self._texts.get(name)
             case ast.BinOp(left, ast.Add(), right):
-                found = _joined("", [self.text(left), self.text(right)])
+                result = _joined("", [self.text(left), self.text(right)])
             case ast.JoinedStr(values):
-                found = _joined("", [self.text(v.value if isinstance(v, ast.FormattedValue) else v) for v in values])
+                result = _joined("", [self.text(v.value if isinstance(v, ast.FormattedValue) else v) for v in values])
             case ast.Subscript(value, ast.Slice(None, None, ast.UnaryOp(ast.USub(), ast.Constant(1)))):
                 text = self.text(value)
-                found = None if text is None else text[::-1]
+                result = None if text is None else text[::-1]
             case ast.Call(ast.Attribute(separator, "join"), [ast.List(parts) | ast.Tuple(parts)]):
                 between = self.text(separator)
-                found = None if between is None else _joined(between, [self.text(part) for part in parts])
-        return found if found is not None and len(found) <= _MAX_TEXT else None
+                result = None if between is None else _joined(between, [self.text(part) for part in parts])
+        return result if result is not None and len(result) <= _MAX_TEXT else None
 
     def _member(self, value: ast.expr, name: ast.expr) -> set[str]:
         text = self.text(name)

@@ -137,13 +137,13 @@ def _drop_unused_definitions(tree: ast.Module) -> None:
 
 def _reads(statement: ast.stmt) -> Counter[str]:
     """Return the names that a statement reads, and its strings, which may be names."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in nodes(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found[node.id] += 1
+            counts[node.id] += 1
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found[node.value] += 1
-    return found
+            counts[node.value] += 1
+    return counts
 
 
 def _is_used(statement: ast.stmt, used: Counter[str], inside: Counter[str], offered: bool) -> bool:
@@ -320,8 +320,8 @@ class _Emitter:
                 return self._compare(left, type(op), right, line)
             case ast.Call(function, arguments, keywords):
                 named = sorted(keywords, key=lambda k: k.arg or "")
-                said = [t for k in named for t in [(f"{k.arg}=", line), *self._of(k.value)]]
-                return [("call", line), *self._of(function), *self._all(arguments), *said, ("end", line)]
+                keyword_tokens = [t for k in named for t in [(f"{k.arg}=", line), *self._of(k.value)]]
+                return [("call", line), *self._of(function), *self._all(arguments), *keyword_tokens, ("end", line)]
             case ast.arg() | ast.arguments() | ast.expr_context():
                 return []
             case ast.Assign(targets, value):

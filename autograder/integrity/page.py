@@ -128,16 +128,16 @@ def _side(side: Side, marks: Mapping[int, int]) -> str:
 
 def _line(number: int, text: str, passage: int | None) -> str:
     colour = f" p{(passage - 1) % _COLOURS}" if passage else ""
-    told = f"[{passage}]" if passage else ""
-    return f'<div class="line{colour}"><span>{number}</span><b>{told}</b><pre>{_safe(text)}</pre></div>'
+    marker = f"[{passage}]" if passage else ""
+    return f'<div class="line{colour}"><span>{number}</span><b>{marker}</b><pre>{_safe(text)}</pre></div>'
 
 
 def _findings(report: Report) -> str:
     if not report.findings:
         return "<h2>In single submissions</h2><p>Nothing out of the ordinary.</p>"
     parts = []
-    for student, found in groupby(report.findings, key=lambda finding: finding.student):
-        rows = "".join(map(_finding, found))
+    for student, group in groupby(report.findings, key=lambda finding: finding.student):
+        rows = "".join(map(_finding, group))
         parts.append(f"<h3>{_safe(student)}</h3><table>{rows}</table>")
     return f"<h2>In single submissions</h2>{''.join(parts)}"
 
@@ -160,5 +160,5 @@ def _safe(text: str) -> str:
     return escape(printable(text))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,7 +1,7 @@
 """Uses beyond the exercise: of the grader, the interpreter, the system, or the library's own answer.
 
 Everything is read from the syntax. Names assembled at run time are not resolved, but the assembly itself is reported.
-Each rule gives an honest reason for what it finds.
+Each rule gives an innocent reason for what it finds.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _COMPARING = _set(
     "__bool__ __index__ __reduce__ __reduce_ex__ __getattribute__ __instancecheck__ __class__ __del__"
 )
 _PLACES = ("/proc", "/sys/", "/etc/", "/root", "/home", "gradebook.db", ".ipynb", "../")
-"""Not /tmp, where each rank is alone."""
+"""Beginnings of suspicious paths; not /tmp, which each rank has to itself."""
 _SETTINGS = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "os.environ")
 _MAX = 50
 """Maximum places reported for one module."""
@@ -113,20 +113,20 @@ def reaches(tree: ast.Module, forbidden: Set[str] = frozenset()) -> list[Reach]:
     """
     inside = nodes(tree)
     names = Names(inside, defaults=True)
-    found: dict[Reach, None] = {}
+    findings: dict[Reach, None] = {}
     texts = {id(node.value) for node in inside if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
     for node in inside:
         if id(node) in texts:  # text for the reader, such as a docstring
             continue
         for rule, what in _at(node, names, forbidden):
-            found.setdefault(Reach(rule, getattr(node, "lineno", 0), what[:200]))
-    return sorted(_widest(found), key=lambda reach: (reach.line, reach.rule, reach.what))[:_MAX]
+            findings.setdefault(Reach(rule, getattr(node, "lineno", 0), what[:200]))
+    return sorted(_widest(findings), key=lambda reach: (reach.line, reach.rule, reach.what))[:_MAX]
 
 
-def _widest(found: Iterable[Reach]) -> Iterator[Reach]:
+def _widest(findings: Iterable[Reach]) -> Iterator[Reach]:
     """Drop findings that another finding of the same line covers: `os.environ` beside `os.environ.get`."""
     beside: dict[tuple[str, int], list[Reach]] = defaultdict(list)
-    for reach in found:
+    for reach in findings:
         beside[reach.rule, reach.line].append(reach)
     for together in beside.values():
         for reach in together[:_MAX]:
@@ -224,15 +224,15 @@ def _call(
             yield "computed", f"{name}()"
         case ast.Name("getattr" | "setattr" | "delattr" as name) if len(arguments) >= 2:
             text = names.text(arguments[1])
-            of = names.of(arguments[0])
-            if text is None and of:
-                yield "computed", f"{name}({min(of)}, …)"
+            owners = names.of(arguments[0])
+            if text is None and owners:
+                yield "computed", f"{name}({min(owners)}, …)"
             if text is not None and text in _INSIDE:
                 yield "inspection", f".{text}"
             if text is not None and f"*.{text}" in forbidden:
                 yield "forbidden", f".{text}"
-            if name != "getattr" and of:
-                yield "patched", f"{min(of)}.{text or '…'}"
+            if name != "getattr" and owners:
+                yield "patched", f"{min(owners)}.{text or '…'}"
         case ast.Name("globals" | "vars" | "locals" | "dir" as name) if name == "globals" or (
             arguments and names.of(arguments[0])
         ):
@@ -257,12 +257,12 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
 def _written(target: ast.expr, names: Names) -> Iterator[tuple[str, str]]:
     """Detect writes to `torch.equal`, `torch.Tensor.__eq__`, `sys.modules[...]`, `torch.__dict__[...]`."""
     if isinstance(target, ast.Attribute):
-        told = {f"{base}.{target.attr}" for base in names.of(target.value)}
+        written = {f"{base}.{target.attr}" for base in names.of(target.value)}
     elif isinstance(target, ast.Subscript):
-        told = names.of(target) | names.of(target.value)
+        written = names.of(target) | names.of(target.value)
     else:
         return
-    for name in told:
+    for name in written:
         if not name.startswith(_SETTINGS) and (
             isinstance(target, ast.Attribute) or name.startswith(("sys.", "torch."))
         ):

@@ -27,7 +27,7 @@ MIN_COMMENT = 12
 
 
 def read(source: str, forbidden: frozenset[str]) -> dict[str, Any]:
-    """Return what is compared and searched in one module. Never raises because of its text."""
+    """Return the parts of one module that are compared and searched. Never raises because of its text."""
     reading: dict[str, Any] = {"grams": [], "lines": [], "reaches": [], "comments": [], "problem": ""}
     try:
         tree = ast.parse(source)
@@ -64,11 +64,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")  # about the learner's text, such as an odd escape in a string
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         signal.alarm(SECONDS)
-        told = json.dumps(read(asked["source"], frozenset(asked["forbidden"])))
+        answer = json.dumps(read(request["source"], frozenset(request["forbidden"])))
         signal.alarm(0)
-        sys.stdout.write(told + "\n")
+        sys.stdout.write(answer + "\n")
         sys.stdout.flush()
 
 

@@ -63,7 +63,7 @@ class Side:
 
     student: str
     course: str
-    """Empty for the current course."""
+    """Folder of an earlier course; empty for the current one."""
     source: str = field(repr=False)
 
 
@@ -84,7 +84,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Report:
-    """What an instructor may want to review. No part of it is a mark."""
+    """Findings for an instructor to review. No part of it is a mark."""
 
     phase: str
     submissions: int
@@ -116,12 +116,12 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the modules' texts."""
-        told = asdict(self) | {"groups": self.groups}
-        for pair in told["pairs"]:
+        data = asdict(self) | {"groups": self.groups}
+        for pair in data["pairs"]:
             for side in ("left", "right"):
                 del pair[side]["source"]
-        told["note"] = f"Things to look at, not marks and not accusations. {ALIKE_INNOCENT}"
-        return told
+        data["note"] = f"Things to look at, not marks and not accusations. {ALIKE_INNOCENT}"
+        return data
 
 
 @dataclass
@@ -174,9 +174,9 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
         for exercise, untouched in modules(released).items():
             looked = _Exercise(material(Exercise(exercise)), untouched, ours, left_out)
             findings += looked.findings()
-            found = looked.pairs()
-            pairs += found[:MAX_PAIRS]
-            more += max(len(found) - MAX_PAIRS, 0)
+            alike = looked.pairs()
+            pairs += alike[:MAX_PAIRS]
+            more += max(len(alike) - MAX_PAIRS, 0)
     report = Report(
         phase,
         len(students),
@@ -192,7 +192,7 @@ def make_report(course: Path, phase: str, also: Sequence[Path] = (), *, anonymou
 
 
 def _cells(notebook: Notebook, given: Sequence[SubmittedCell]) -> list[Finding]:
-    found = [locked.Change("file", "", note) for note in notebook.notes] + locked.changes(given, notebook.cells)
+    changes = [locked.Change("file", "", note) for note in notebook.notes] + locked.changes(given, notebook.cells)
     titles = {
         "file": "the file, or its exercise cell, is odd",
         "text": "a locked cell was changed",
@@ -209,7 +209,7 @@ def _cells(notebook: Notebook, given: Sequence[SubmittedCell]) -> list[Finding]:
             locked.INNOCENT[change.kind],
             change.detail,
         )
-        for change in found
+        for change in changes
     ]
 
 
@@ -244,54 +244,54 @@ class _Exercise:
         self._modules.sort(key=lambda m: bool(m.notebook.course))
 
     def findings(self) -> list[Finding]:
-        found = []
-        for one in self._modules:
-            if one.notebook.course:
+        findings = []
+        for module in self._modules:
+            if module.notebook.course:
                 continue
-            if one.reading.problem:
-                self._left_out["could not be read as Python"].append(_name(one.notebook))
-                found.append(self._finding(one, "unread", "", one.reading.problem))
-            for reach in one.reading.reaches:
+            if module.reading.problem:
+                self._left_out["could not be read as Python"].append(_name(module.notebook))
+                findings.append(self._finding(module, "unread", "", module.reading.problem))
+            for reach in module.reading.reaches:
                 if (reach.rule, reach.what) not in self._allowed:
-                    line = one.source.splitlines()[reach.line - 1].strip() if reach.line else ""
-                    found.append(self._finding(one, reach.rule, f"line {reach.line}", reach.what, line[:200]))
-        return found
+                    line = module.source.splitlines()[reach.line - 1].strip() if reach.line else ""
+                    findings.append(self._finding(module, reach.rule, f"line {reach.line}", reach.what, line[:200]))
+        return findings
 
-    def _finding(self, one: _Module, rule: str, where: str, what: str, detail: str = "") -> Finding:
+    def _finding(self, module: _Module, rule: str, where: str, what: str, detail: str = "") -> Finding:
         title, innocent = RULES[rule].title, RULES[rule].innocent
-        return Finding(one.notebook.student, one.notebook.name, rule, title, where, what, innocent, detail)
+        return Finding(module.notebook.student, module.notebook.name, rule, title, where, what, innocent, detail)
 
     def pairs(self) -> list[Pair]:
-        readable = [one for one in self._modules if not one.reading.problem]
+        readable = [module for module in self._modules if not module.reading.problem]
         if not readable:
             return []
-        own = [similar.own_fingerprints(one.reading, self._known) for one in readable]
-        ours = sum(not one.notebook.course for one in readable)
+        own = [similar.own_fingerprints(module.reading, self._known) for module in readable]
+        ours = sum(not module.notebook.course for module in readable)
         likenesses, totals = similar.alike(own, ours)
-        little = [one for one, total in zip(readable, totals[:ours], strict=False) if total < similar.ENOUGH]
+        little = [module for module, total in zip(readable, totals[:ours], strict=False) if total < similar.ENOUGH]
         if little:
-            self._left_out["too little that is not everybody's"] += [_name(one.notebook) for one in little]
-        found: list[Pair] = []
+            self._left_out["too little that is not everybody's"] += [_name(module.notebook) for module in little]
+        pairs: list[Pair] = []
         for likeness in likenesses:
             left, right = readable[likeness.left], readable[likeness.right]
             if right.notebook.course and left.notebook.student == right.notebook.student:
                 continue  # learners who repeat a course may reuse their own work
             # unreported pairs need no passages
-            told = len(found) < MAX_PAIRS
-            passages = similar.passages(left.reading, right.reading, self._known) if told else []
+            is_reported = len(pairs) < MAX_PAIRS
+            passages = similar.passages(left.reading, right.reading, self._known) if is_reported else []
             comments = self._comments(left.reading, right.reading)
-            found.append(
+            pairs.append(
                 Pair(self._name, _side(left), _side(right), likeness.share, likeness.weight, passages, comments)
             )
-        return found
+        return pairs
 
     def _comments(self, left: Reading, right: Reading) -> list[tuple[int, int, str]]:
         lines = {text: line for line, text in right.comments if text not in self._known_comments}
         return [(line, lines[text], text) for line, text in left.comments if text in lines]
 
 
-def _side(one: _Module) -> Side:
-    return Side(one.notebook.student, one.notebook.course, one.source)
+def _side(module: _Module) -> Side:
+    return Side(module.notebook.student, module.notebook.course, module.source)
 
 
 def _name(notebook: Notebook) -> str:
@@ -317,8 +317,12 @@ def _with(finding: Finding, **changed: Any) -> Finding:
 
 def _without_names(report: Report) -> Report:
     """Replace names by `learner 07`, in an order that does not identify anybody."""
-    told = {name for names in report.left_out.values() for name in names}
-    names = {f.student for f in report.findings} | {s.student for p in report.pairs for s in (p.left, p.right)} | told
+    not_compared = {name for names in report.left_out.values() for name in names}
+    names = (
+        {f.student for f in report.findings}
+        | {s.student for p in report.pairs for s in (p.left, p.right)}
+        | not_compared
+    )
     order = sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "replace")).digest())
     new = {name: f"learner {number:0{len(str(len(order)))}d}" for number, name in enumerate(order, start=1)}
 

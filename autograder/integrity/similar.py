@@ -55,10 +55,10 @@ def known_grams(readings: Sequence[Reading]) -> frozenset[int]:
 
 def own_fingerprints(reading: Reading, known: Set[int]) -> set[int]:
     """Return the winnowed fingerprints of a module, without the known ones."""
-    found: set[int] = set()
+    fingerprints: set[int] = set()
     for function in reading.grams:
-        found |= winnowed(function)
-    return found - known
+        fingerprints |= winnowed(function)
+    return fingerprints - known
 
 
 def weight(having: int, of: int) -> float:
@@ -89,14 +89,14 @@ def alike(own: Sequence[Set[int]], ours: int) -> tuple[list[Likeness], list[floa
         for column, f in enumerate(part):
             block[holders[f], column] = math.sqrt(weights[f])
         common += block[:ours] @ block.T
-    found = []
+    likenesses = []
     for left, right in np.argwhere(common >= ENOUGH - 1e-3).tolist():
         if left >= right:
             continue
         share = float(common[left, right]) / min(totals[left], totals[right])
         if share >= SHARE:
-            found.append(Likeness(left, right, min(share, 1.0), float(common[left, right])))
-    return sorted(found, key=lambda pair: (-pair.share, -pair.weight)), totals
+            likenesses.append(Likeness(left, right, min(share, 1.0), float(common[left, right])))
+    return sorted(likenesses, key=lambda pair: (-pair.share, -pair.weight)), totals
 
 
 def passages(left: Reading, right: Reading, known: Set[int]) -> list[Passage]:
@@ -107,7 +107,7 @@ def passages(left: Reading, right: Reading, known: Set[int]) -> list[Passage]:
             if gram not in known and len(places[gram]) < _PLACES:
                 places[gram].append((unit, at))
     given_left, given_right = _given(left, known), _given(right, known)
-    found = []
+    shared = []
     for unit, function in enumerate(left.grams):
         at = 0
         while at < len(function):
@@ -119,9 +119,9 @@ def passages(left: Reading, right: Reading, known: Set[int]) -> list[Passage]:
                 mine = _lines(left, unit, at, length, given_left)
                 theirs = _lines(right, *place, length, given_right)
                 if mine and theirs:
-                    found.append((length, Passage(mine, theirs)))
+                    shared.append((length, Passage(mine, theirs)))
             at += max(length, 1)
-    return [passage for _, passage in sorted(found, key=lambda f: (-f[0], f[1].left))]
+    return [passage for _, passage in sorted(shared, key=lambda f: (-f[0], f[1].left))]
 
 
 def _run(left: Sequence[int], at: int, right: Sequence[int], place: int) -> int:

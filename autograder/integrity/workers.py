@@ -35,13 +35,13 @@ def readings(asked: Iterable[tuple[str, frozenset[str]]]) -> Iterator[Reading]:
     try:
         for source, forbidden in asked:
             process = process or _start()
-            told = _ask(process, source, forbidden)
-            if told is None:
+            answer = _ask(process, source, forbidden)
+            if answer is None:
                 _end(process)
                 process = None
                 yield Reading((), (), (), (), NO_ANSWER)
             else:
-                yield _reading(json.loads(told))
+                yield _reading(json.loads(answer))
     finally:
         if process is not None:
             _end(process)
@@ -73,11 +73,11 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
-def _reading(told: dict[str, Any]) -> Reading:
+def _reading(answer: dict[str, Any]) -> Reading:
     return Reading(
-        tuple(map(tuple, told["grams"])),
-        tuple(map(tuple, told["lines"])),
-        tuple(Reach(*reach) for reach in told["reaches"]),
-        tuple((line, text) for line, text in told["comments"]),
-        told["problem"],
+        tuple(map(tuple, answer["grams"])),
+        tuple(map(tuple, answer["lines"])),
+        tuple(Reach(*reach) for reach in answer["reaches"]),
+        tuple((line, text) for line, text in answer["comments"]),
+        answer["problem"],
     )

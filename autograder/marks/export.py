@@ -83,43 +83,43 @@ class Table(ExportPlugin):  # type: ignore[misc]  # nbgrader has no types
         course = Path(CourseDirectory(config=self.config).root)
         names = (student.last_name, student.first_name, student.email, student.lms_user_id)
         learner = Learner(student.id, *(name or "" for name in names))
-        of = (learner, assignment.name, str(assignment.duedate or ""), assignment.max_score)
+        common = (learner, assignment.name, str(assignment.duedate or ""), assignment.max_score)
         try:
             submission = gradebook.find_submission(assignment.name, student.id)
         except MissingEntry:
             waits = (course / "submitted" / student.id / assignment.name).exists()
-            return Grade(*of, handed_in="", earned=None if waits else 0.0)
+            return Grade(*common, handed_in="", earned=None if waits else 0.0)
         handed_in = str(submission.timestamp or "")
         grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
         works = [GradingTask(student.id, assignment.name, notebook.name) for notebook in assignment.notebooks]
         failed = any(VerdictStore(course).failure(work) for work in works)
         if failed or any(grade.auto_score is None and grade.manual_score is None for grade in grades):
-            return Grade(*of, handed_in, earned=None)
-        return Grade(*of, handed_in, submission.score, submission.late_submission_penalty or 0.0)
+            return Grade(*common, handed_in, earned=None)
+        return Grade(*common, handed_in, submission.score, submission.late_submission_penalty or 0.0)
 
 
 class Canvas(Table):
-    """For Canvas, Grades > Import. Learners are identified by login, or by `lms_user_id` if known."""
+    """File for Canvas, Grades > Import. Learners are identified by login, or by `lms_user_id` if known."""
 
     def rows(self, grades: Iterable[Grade]) -> list[list[str]]:
-        """One column for each assignment; the second line holds the points possible."""
-        points, found = _by_learner(grades)
+        """Return rows with a column for each assignment; the second row holds the points possible."""
+        points, learners = _by_learner(grades)
         rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]]
         rows.append(["Points Possible", "", "", "", "", *map(_marks, points.values())])
-        for learner, scores in found:
+        for learner, scores in learners:
             name = ", ".join(part for part in (learner.last_name, learner.first_name) if part) or learner.id
             rows.append([_text(name), _text(learner.lms_id), "", _text(learner.id), "", *scores])
         return rows
 
 
 class Moodle(Table):
-    """For Moodle, Grades > Import > CSV file; map `Username` to the user name there."""
+    """File for Moodle, Grades > Import > CSV file; map `Username` to the user name there."""
 
     def rows(self, grades: Iterable[Grade]) -> list[list[str]]:
-        """One column for each assignment."""
-        points, found = _by_learner(grades)
+        """Return rows with a column for each assignment."""
+        points, learners = _by_learner(grades)
         rows = [["Username", "ID number", "First name", "Last name", "Email address", *points]]
-        for learner, scores in found:
+        for learner, scores in learners:
             who = (learner.id, learner.lms_id, learner.first_name, learner.last_name, learner.email)
             rows.append([*map(_text, who), *scores])
         return rows
@@ -131,11 +131,11 @@ FORMATS: dict[str, type[Table]] = {"csv": Table, "canvas": Canvas, "moodle": Moo
 def _by_learner(grades: Iterable[Grade]) -> tuple[dict[str, float], list[tuple[Learner, list[str]]]]:
     """Return the assignments with their points, and each learner with their scores in that order."""
     points: dict[str, float] = {}
-    found: dict[Learner, dict[str, str]] = {}
+    scores_of: dict[Learner, dict[str, str]] = {}
     for grade in grades:
         points[grade.assignment] = grade.points
-        found.setdefault(grade.learner, {})[grade.assignment] = _marks(grade.score)
-    return points, [(learner, [scores[name] for name in points]) for learner, scores in found.items()]
+        scores_of.setdefault(grade.learner, {})[grade.assignment] = _marks(grade.score)
+    return points, [(learner, [scores[name] for name in points]) for learner, scores in scores_of.items()]
 
 
 def _marks(value: float | None) -> str:

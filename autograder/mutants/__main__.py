@@ -20,7 +20,7 @@ from labkit.checks import NoRubric
 
 
 def main(names: Sequence[str]) -> int:
-    """Judge and write. Returns 0 when all earned what is stated, 1 when one did not, 2 for an unknown name."""
+    """Judge and write the page. Returns 0 if all earn the stated marks, 1 if one does not, 2 for an unknown name."""
     parser = argparse.ArgumentParser("python -m autograder.mutants", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("exercises", nargs="*", metavar="EXERCISE", help="names (default: all)")
     try:

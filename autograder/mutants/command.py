@@ -18,12 +18,12 @@ from labkit.catalogue import Exercise, find
 
 def main(what: Literal["show", "diff"], exercise: str, name: str | None) -> int:
     """Print a mutant, or the list of mutants without a name; return an exit code. Raises `UnknownExercise`."""
-    found = find(exercise)
-    mutants = Mutants(found)
+    chosen = find(exercise)
+    mutants = Mutants(chosen)
     console = Console(highlight=False)
     try:
         if name is None:
-            _list(console, found, mutants)
+            _list(console, chosen, mutants)
         else:
             text = mutants.text(name) if what == "show" else difference(mutants, name)
             _print(console, text, "python" if what == "show" else "diff")

@@ -39,9 +39,9 @@ class Edit:
         lines = text.splitlines()
         places = [at for at in range(len(lines) - len(self.old) + 1) if self._indentation(lines, at) is not None]
         if len(places) != 1:
-            found = f"are there {len(places)} times" if places else "are not there"
+            occurrences = f"are there {len(places)} times" if places else "are not there"
             old = "\n".join(self.old)
-            raise WrongEdit(f"these lines must be there once, and {found}:\n{textwrap.indent(old, '    ')}")
+            raise WrongEdit(f"these lines must be there once, and {occurrences}:\n{textwrap.indent(old, '    ')}")
         at = places[0]
         indentation = self._indentation(lines, at)
         new = [f"{indentation}{line}" if line else "" for line in self.new]

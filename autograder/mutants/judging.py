@@ -14,7 +14,7 @@ from labkit.catalogue import all_exercises
 from labkit.checks import NoRubric, Rubric
 
 LOST_SHARE, KEPT_SHARE = 6, 18
-"""Of the mutants that lose a check, and of those that keep it, `./lab test --all` judges one in this many by it."""
+"""Sampling of mutants for each check in `./lab test --all`: one in so many that lose it, and that keep it."""
 
 HEAD = """# What wrong solutions earn
 
@@ -35,7 +35,7 @@ class Row:
     """First line of its text: what it does."""
     marks: float
     loses: frozenset[str]
-    """Names of checks."""
+    """Names of the checks that it loses."""
 
 
 def stated(rubric: Rubric) -> list[Row]:
@@ -54,7 +54,7 @@ def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
     """Return the checks that the tests judge a mutant by: at least one that it loses, and some that it keeps.
 
     Each check is judged by a sixth of the mutants that lose it and an eighteenth of those that keep it, at least
-    by one of both, and not always by the same. `main` judges by all checks.
+    by one of each, and not always by the same. `main` judges by all checks.
     """
     mutants = Mutants(rubric.exercise)
     loses = mutants[mutant].loses
@@ -73,14 +73,14 @@ def telling_checks(rubric: Rubric, mutant: str) -> list[str]:
 def closest_mutants(rubric: Rubric) -> dict[str, list[str]]:
     """Return for each check the mutant that loses it and little else, as lists of checks by mutant.
 
-    These are what `./lab test` judges on every change; `./lab test --all` judges `telling_checks` of all mutants.
+    `./lab test` judges these on every change; `./lab test --all` judges `telling_checks` of all mutants.
     """
     mutants = Mutants(rubric.exercise)
-    found: dict[str, list[str]] = {}
+    checks_of: dict[str, list[str]] = {}
     for check in rubric.checks:
         losing = [name for name in sorted(mutants) if check.name in mutants[name].loses]
-        found.setdefault(min(losing, key=lambda name: len(mutants[name].loses)), []).append(check.name)
-    return found
+        checks_of.setdefault(min(losing, key=lambda name: len(mutants[name].loses)), []).append(check.name)
+    return checks_of
 
 
 def judged(rubric: Rubric, row: Row) -> Row:

@@ -92,11 +92,11 @@ class Mutants(Mapping[str, Mutant]):
         return path.read_text()
 
     def says(self, name: str) -> str:
-        """Return one line: what is wrong."""
+        """Return one line that says what is wrong."""
         change = self[name].change
         with self._named(name):
-            said = parsed(change)[0] if change else ast.get_docstring(ast.parse(self.text(name))) or ""
-        return said.partition("\n")[0]
+            description = parsed(change)[0] if change else ast.get_docstring(ast.parse(self.text(name))) or ""
+        return description.partition("\n")[0]
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:

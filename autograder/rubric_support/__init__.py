@@ -1,1 +1,1 @@
-"""What hidden rubrics of several exercises share, one file a subject. It runs in the judge, never on a rank."""
+"""Helpers that hidden rubrics of several exercises share, by subject. They run in the judge, never on a rank."""

@@ -45,5 +45,5 @@ def _of_the_package() -> str:
 @cache
 def _version(program: str) -> tuple[int, ...]:
     """Return the version; () if the program reports none."""
-    told = subprocess.run([program, "--version"], capture_output=True, text=True)
-    return tuple(map(int, re.findall(r"\d+", told.stdout)))
+    completed = subprocess.run([program, "--version"], capture_output=True, text=True)
+    return tuple(map(int, re.findall(r"\d+", completed.stdout)))

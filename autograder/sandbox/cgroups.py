@@ -109,7 +109,7 @@ class Cgroup:
     """The control group of one sandbox, or of all sandboxes of a submission."""
 
     def __init__(self, parents: Parents, name: str) -> None:
-        """name: of a group that exists."""
+        """name: that of an existing group."""
         self._version = parents.version
         self._folders = {controller: folder / name for controller, folder in parents.folders.items()}
 

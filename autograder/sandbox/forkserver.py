@@ -41,8 +41,8 @@ class SandboxForkServer:
         """
         for _ in range(2):
             try:
-                with self._ask(order, control, errors) as told:
-                    return received(told, on_arrival)
+                with self._ask(order, control, errors) as progress:
+                    return received(progress, on_arrival)
             except (NoForkServer, ForkServerGone):
                 # it was killed or did not start: try once more, with this process's own
                 if self.server.is_shared:
@@ -53,10 +53,10 @@ class SandboxForkServer:
         """Request a sandbox; return the socket on which it reports progress."""
         ours, theirs = talk()
         prepare = programs.prepare_virtual if order.virtual else None
-        asked = Request(programs.make, order.fields(), prints=True, prepare=prepare)
+        request = Request(programs.make, order.fields(), prints=True, prepare=prepare)
         with theirs:
-            # how the process ends that makes the sandbox is of no interest
-            self.server.ask(asked, [errors.fileno(), control.fileno(), theirs.fileno()]).close()
+            # the exit status of the process that makes the sandbox does not matter
+            self.server.ask(request, [errors.fileno(), control.fileno(), theirs.fileno()]).close()
         return ours
 
     def _launch(self, control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -102,18 +102,18 @@ def shared() -> Iterator[None]:
 
 
 def close_all() -> None:
-    for one in list(_forkservers.values()):
-        one.server.close()
+    for forkserver in list(_forkservers.values()):
+        forkserver.server.close()
 
 
 def _after_fork() -> None:
     global _making
     _making = threading.Lock()
-    for one in _forkservers.values():
+    for forkserver in _forkservers.values():
         if _sharing:
-            one.server.share_after_fork()
+            forkserver.server.share_after_fork()
         else:
-            one.server.forget_after_fork()
+            forkserver.server.forget_after_fork()
 
 
 atexit.register(close_all)

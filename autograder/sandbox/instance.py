@@ -22,7 +22,7 @@ from labkit.clusters.virtual.hosts.entries import REMOTE
 
 
 class SandboxInstance:
-    """Made by `Sandbox.open`; use it in a `with` statement. `forkserver` starts ranks in it.
+    """A sandbox made by `Sandbox.open`; use it in a `with` statement. `forkserver` starts ranks in it.
 
     It consists of one sandbox for judged calls on virtual ranks and, on demand, another for everything else, with
     shared resource accounting. Raises `SandboxUnavailable` if none can be made.
@@ -57,25 +57,25 @@ class SandboxInstance:
         return started
 
     def seconds(self) -> float:
-        """Seconds passed for the submission, as if no other program had used its cores."""
+        """Return the seconds passed for the submission, as if no other program had used its cores."""
         return self._accounting.seconds()
 
     def usage(self) -> Usage:
         """Return the submission's resource usage until now, or until it was closed."""
-        if self._standing():
+        if self._is_running():
             self._accounting.look()
         return self._accounting.usage()
 
     def look(self) -> None:
-        """Called by the watchdog: end sandboxes over their limits."""
+        """End sandboxes over their limits; the watchdog calls this."""
         with self._lock:
-            if self._standing() and not self.ended:
+            if self._is_running() and not self.ended:
                 self.ended = self._accounting.look()
                 if self.ended:
                     for started in self._started.values():
                         started.kill()
 
-    def _standing(self) -> bool:
+    def _is_running(self) -> bool:
         return any(started.poll() is None for started in self._started.values())
 
     def __enter__(self) -> SandboxInstance:
@@ -88,7 +88,7 @@ class SandboxInstance:
         """End everything in it. `usage()` keeps working."""
         watchdog.leave(self)
         with self._lock:
-            if self._standing():
+            if self._is_running():
                 self._accounting.look()
         self.forkserver.close()
         self._accounting.end()

@@ -50,12 +50,12 @@ def look(pids: Iterable[int]) -> ResourceSample:
 
 def all_of(first: int) -> list[int]:
     """Return a process and all its descendants: given a PID namespace's first process, all processes in it."""
-    found: list[int] = []
+    pids: list[int] = []
     front = [first]
     while front:
-        found += front
+        pids += front
         front = [child for pid in front for child in proc.children(pid)]
-    return found
+    return pids
 
 
 def in_scratch_folders(pids: Iterable[int]) -> dict[int, int]:
@@ -64,7 +64,7 @@ def in_scratch_folders(pids: Iterable[int]) -> dict[int, int]:
     for pid in pids:
         with contextlib.suppress(OSError):
             one_of_each_view.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
-    found: dict[int, int] = {}
+    totals: dict[int, int] = {}
     for pid in one_of_each_view.values():
         with contextlib.suppress(OSError):
             mounts = [line.partition(" - ") for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
@@ -75,8 +75,8 @@ def in_scratch_folders(pids: Iterable[int]) -> dict[int, int]:
                 if kinds.get(folder) == "tmpfs" and (device := os.stat(path).st_dev) != _device(folder):
                     about = os.statvfs(path)
                     used = (about.f_blocks - about.f_bfree) * about.f_frsize
-                    found[device] = used + (about.f_files - about.f_ffree) * _INODE_BYTES
-    return found
+                    totals[device] = used + (about.f_files - about.f_ffree) * _INODE_BYTES
+    return totals
 
 
 def _device(folder: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Resource accounting: what a submission has used so far, by the kernel's figures, and what it may still use."""
+"""Resource accounting: a submission's use so far, by the kernel's figures, compared with its limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ResourceAccounting:
         log: logging.Logger,
         make_clock: Callable[[Callable[[], Iterable[int]]], Callable[[], float]],
     ) -> None:
-        """make_clock: returns the clock of the time limits, given what returns the submission's processes."""
+        """make_clock: returns the clock of the time limits, given a function that returns its processes."""
         self._limits = limits
         self._lock = threading.Lock()
         self._sandboxes: list[_Sandbox] = []
@@ -84,13 +84,16 @@ class ResourceAccounting:
         return ""
 
     def seconds(self) -> float:
-        """Seconds passed for the submission and its judge, as if no other program had used their cores."""
+        """Return the seconds passed for the submission and its judge, as if no other program had used their cores."""
         with self._lock:
             return self._clock()
 
     def _pids(self) -> list[int]:
         # the judge routes messages: while it waits for a core, so does the submission
-        return [os.getpid(), *(pid for one in self._sandboxes if one.is_there for pid in processes.all_of(one.first))]
+        return [
+            os.getpid(),
+            *(pid for sandbox in self._sandboxes if sandbox.is_there for pid in processes.all_of(sandbox.first)),
+        ]
 
     def usage(self) -> Usage:
         """Return the usage as of the last look."""
@@ -121,21 +124,21 @@ class ResourceAccounting:
                     seen.append(processes.look(processes.all_of(sandbox.first)))
                     sandbox.cpu = max(sandbox.cpu, seen[-1].cpu_seconds)
         self._cpu = max(self._cpu, sum(sandbox.cpu for sandbox in self._sandboxes) if cpu is None else cpu)
-        self._most = max(self._most, sum(one.threads for one in seen) if count is None else count)
+        self._most = max(self._most, sum(sample.threads for sample in seen) if count is None else count)
         if group is None:
             self._peak = max(self._peak, self._memory(seen))
-            return sum(one.scratch for one in seen)
+            return sum(sample.scratch for sample in seen)
         self._peak = max(self._peak, peak or group.memory() or 0)
         self._kills = group.memory_kills()
         return 0
 
     def _memory(self, seen: list[processes.ResourceSample]) -> int:
         """Return the bytes of all processes together, counted precisely when it matters."""
-        at_most = sum(one.at_most for one in seen)
+        at_most = sum(sample.at_most for sample in seen)
         if at_most <= self._limits.memory_bytes:
             return at_most
-        held = {pid: processes.own_memory(pid) for one in seen for pid in one.pids}
-        total = sum(held.values()) + sum(one.scratch for one in seen)
+        held = {pid: processes.own_memory(pid) for sample in seen for pid in sample.pids}
+        total = sum(held.values()) + sum(sample.scratch for sample in seen)
         if total > self._limits.memory_bytes:
             # as the kernel does for a control group: end the largest, let the others go on
             firsts = {sandbox.first for sandbox in self._sandboxes}

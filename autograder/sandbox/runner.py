@@ -1,4 +1,4 @@
-"""How submissions are isolated: bubblewrap by default, or a site's own runner."""
+"""Isolation of submissions: bubblewrap by default, or a site's own runner."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class CommandRunner(Runner):
         """Return the command prefix."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return all environment variables inside."""
+        """Return all environment variables in the sandbox."""
         return view.environment()
 
     def start(self, asked: SandboxRequest, control: socket.socket, errors: IO[bytes]) -> SandboxHandle:

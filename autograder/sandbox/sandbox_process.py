@@ -21,7 +21,7 @@ class SandboxProcess(ProcessHandle):
     """A running sandbox, by its first process. When that ends, the kernel ends all others."""
 
     def __init__(self, pid: int) -> None:
-        """pid: of the first process, as seen from here. Raises `OSError` if it has ended."""
+        """pid: that of the first process, as seen from here. Raises `OSError` if it has ended."""
         super().__init__(pid)
         self.around: subprocess.Popen[bytes] | None = None
         """The bubblewrap process of this sandbox alone."""
@@ -29,7 +29,7 @@ class SandboxProcess(ProcessHandle):
         """Why its ranks lack their own file systems where they should have them; otherwise empty."""
 
     def poll(self) -> int | None:
-        """None while it is running."""
+        """Return the exit status; None while it is running."""
         status = super().poll()
         if status is not None and self.around is not None:
             self.around.wait()
@@ -80,10 +80,10 @@ def talk() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def _hear(told: socket.socket) -> tuple[dict[str, Any], int]:
+def _hear(connection: socket.socket) -> tuple[dict[str, Any], int]:
     """Return a message and the PID of its sender."""
     try:
-        message, pid = datagrams.receive_with_sender(told)
+        message, pid = datagrams.receive_with_sender(connection)
     except TimeoutError:
         raise SandboxNotMade(f"it did not stand within {START_LIMIT_SECONDS:g} s") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The file system view inside: a bubblewrap command that shows what a rank needs and nothing else.
+"""The file system view in the sandbox: a bubblewrap command that shows what a rank needs and nothing else.
 
 The system, Python with its packages and labkit are visible, all read-only. The course (gradebook, submissions), the
 grader (rubrics), solutions and this machine's own /etc are not.
@@ -18,7 +18,7 @@ from labkit import catalogue
 
 HOME = "/home/learner"
 INSIDE = Path(__file__).parent / "inside"
-"""Folder of the programs that run inside."""
+"""Folder of the programs that run in the sandbox."""
 SCRATCH = ("/tmp", "/dev/shm", HOME)
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
@@ -91,7 +91,7 @@ def own_uids() -> range | None:
 
 
 def environment() -> dict[str, str]:
-    """Return all environment variables inside."""
+    """Return all environment variables in the sandbox."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": HOME,
@@ -110,7 +110,7 @@ def environment() -> dict[str, str]:
 
 
 def python(module: str, options: str) -> list[str]:
-    """Return a command for inside that runs a module of `inside`, by its full name. options: JSON."""
+    """Return a command that runs, in the sandbox, a module of `inside`, by its full name. options: JSON."""
     return [sys.executable, "-P", str(INSIDE / "launch.py"), module, options]
 
 

@@ -45,8 +45,8 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             began = time.monotonic()
-            for one in list(self._watched):
-                one.look()
+            for sandbox in list(self._watched):
+                sandbox.look()
             took = time.monotonic() - began
             with self._changed:
                 self._changed.wait_for(lambda: not self._watched, timeout=max(_PERIOD_SECONDS, took / _SHARE))

@@ -72,10 +72,10 @@ class NotebookGrader:
     def _earlier(self, student: str, notebook: NotebookNode) -> dict[str, str]:
         """Return the learner's modules of other notebooks, of this and earlier phases, on which this one builds."""
         needed = builds_on(notebook) - modules_of(notebook).keys()
-        found: dict[str, str] = {}
+        modules: dict[str, str] = {}
         for assignment in sorted({Exercise(name).phase for name in needed}):
             released = Path(self._coursedir.format_path(self._coursedir.release_directory, ".", assignment))
             if released.is_dir():
                 for other in self.receive(student, assignment).notebooks.values():
-                    found |= {name: text for name, text in modules_of(other).items() if name in needed}
-        return found
+                    modules |= {name: text for name, text in modules_of(other).items() if name in needed}
+        return modules

@@ -42,7 +42,7 @@ class StoredVerdict:
 
 @dataclass(frozen=True)
 class GradingFailure:
-    """Why a notebook has no verdict: an infrastructure error, which costs no marks."""
+    """The reason why a notebook has no verdict: an infrastructure error, which costs no marks."""
 
     reason: str
     attempts: int

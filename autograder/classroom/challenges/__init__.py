@@ -3,5 +3,5 @@
 entries.py        an entry as it was sent, read as data
 judging.py        its run in the sandbox, on instances that nobody knows
 grader.py         from the grading queue to the leaderboard
-leaderboard.py    what is kept of judged entries, and the standings
+leaderboard.py    records of judged entries, and the standings
 """

@@ -58,7 +58,7 @@ def received(folder: Path, people: Collection[str], taken: Collection[str]) -> E
 
 
 def alike(name: str) -> str:
-    """Return what is equal for names that readers would confuse by case and punctuation."""
+    """Return a key that is equal for names that differ only in case and punctuation."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 

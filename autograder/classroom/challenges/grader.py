@@ -46,7 +46,7 @@ class EntryGrader:
             if not self._leaderboard.bounds(challenge):
                 bounds = find(challenge).load().bounds(self._leaderboard.seed())
                 self._leaderboard.keep_bounds(challenge, dict(bounds))
-            known = {one.name for one in self._leaderboard.results(challenge) if not one.author}
+            known = {result.name for result in self._leaderboard.results(challenge) if not result.author}
             for name, path in course_entries(challenge).items():
                 if name not in known:
                     log.info("judging the course's own entry %s of %s", name, challenge)
@@ -64,8 +64,10 @@ class EntryGrader:
             log.exception("an entry of %s", challenge)
             return Judgement((), "it could not be judged; ask your instructor", repr(problem)[:2000])
 
-    def _done(self, one: Submission, judged: bool, problem: str) -> Done:
-        return Done(one.learner, one.assignment, one.path.name, now(), judged=judged, problem=problem)
+    def _done(self, submission: Submission, judged: bool, problem: str) -> Done:
+        return Done(
+            submission.learner, submission.assignment, submission.path.name, now(), judged=judged, problem=problem
+        )
 
 
 def now() -> str:

@@ -1,4 +1,4 @@
-"""What is kept of judged entries, one folder each, and the standings that follow from it.
+"""Records of judged entries, one folder each, and the standings that follow from them.
 
     challenges/seed                      of all instances; only the classroom knows it
     challenges/NAME/bounds.json          values that no entry can beat, by instance
@@ -31,17 +31,17 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an entry has reached."""
+    """Result of judging an entry."""
 
     outcomes: Sequence[Outcome] = field(repr=False)
     fault: str = ""
     """Why it does not count, for its author. Empty if it counts."""
     fault_seen: str = ""
-    """What the failed instance showed, for the instructor alone: with it, an entry could print a hidden instance."""
+    """Fault on the failed instance, for the instructor alone: an entry could print a hidden instance in it."""
 
     @property
     def values(self) -> dict[str, float]:
-        """In the challenge's unit, by instance."""
+        """Values in the challenge's unit, by instance."""
         return {outcome.instance: outcome.value for outcome in self.outcomes}
 
 
@@ -54,15 +54,15 @@ class Result:
     author: str
     """User name, shown to nobody; empty for the course's own entries."""
     name: str
-    """In the standings."""
+    """Name in the standings."""
     finished: str
-    """UTC, ISO 8601."""
+    """Time of judging: UTC, ISO 8601."""
     values: dict[str, float]
-    """In the challenge's unit, by instance; empty if the entry does not count."""
+    """Values in the challenge's unit, by instance; empty if the entry does not count."""
     fault: str = ""
     """Why it does not count, for its author."""
     fault_seen: str = ""
-    """What the failed instance showed, for the instructor."""
+    """Fault on the failed instance, for the instructor."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class Standing:
 
     row: Row
     result: Result | None
-    """None for the bound."""
+    """Judged entry; None for the bound."""
     ratio: float
-    """Of its score to the bound's."""
+    """Score divided by the bound's."""
 
 
 class Leaderboard:
-    """folder: kept with the classroom; closed to learners."""
+    """Judged entries and standings, in `folder`, which is kept with the classroom and closed to learners."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -99,22 +99,22 @@ class Leaderboard:
         write_json(folder / "bounds.json", bounds)
 
     def bounds(self, challenge: str) -> dict[str, float]:
-        """Return what no entry can beat, by instance; empty before the first entry of the course is judged."""
+        """Return the values that no entry can beat, by instance; empty before the course's first entry is judged."""
         path = self._folder / challenge / "bounds.json"
-        found: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
-        return found
+        values: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+        return values
 
     def results(self, challenge: str) -> list[Result]:
         """Return all judged entries, oldest first."""
         paths = (self._folder / challenge).glob("*/result.json")
-        return sorted((Result(**json.loads(path.read_text())) for path in paths), key=lambda one: one.finished)
+        return sorted((Result(**json.loads(path.read_text())) for path in paths), key=lambda result: result.finished)
 
     def names_of_others(self, challenge: str, author: str) -> set[str]:
         """Return all names in the standings that `author` cannot have."""
-        return {one.name for one in self.results(challenge) if one.author != author}
+        return {result.name for result in self.results(challenge) if result.author != author}
 
     def id_of(self, label: str) -> str:
-        """Return the ID of an entry: of its folder in the exchange, whose name nobody can find from the ID."""
+        """Return the ID of an entry: a keyed hash of the name of its folder in the exchange."""
         return hashlib.blake2b(label.encode(), key=str(self.seed()).encode(), digest_size=8).hexdigest()
 
     def keep(
@@ -136,7 +136,7 @@ class Leaderboard:
 
     def trace(self, challenge: str, id: str, instance: str) -> Path | None:
         """Return the file of a trace; None if there is none. The arguments may come from an address."""
-        known = {name for one in self.results(challenge) if one.id == id for name in one.values}
+        known = {name for result in self.results(challenge) if result.id == id for name in result.values}
         if _ID.fullmatch(id) is None or instance not in known:
             return None
         path = self._folder / challenge / id / _file(instance)
@@ -150,16 +150,16 @@ class Leaderboard:
         bound = Row(BOUND, bounds)
         best: dict[str, Result] = {}
         names: dict[str, str] = {}
-        for one in self.results(challenge):
-            author = one.author or f" {one.name}"  # no user name begins with a space
-            names[author] = one.name
-            if one.values.keys() == bounds.keys() and (
-                author not in best or Row("", one.values).score < Row("", best[author].values).score
+        for result in self.results(challenge):
+            author = result.author or f" {result.name}"  # no user name begins with a space
+            names[author] = result.name
+            if result.values.keys() == bounds.keys() and (
+                author not in best or Row("", result.values).score < Row("", best[author].values).score
             ):
-                best[author] = one
-        rows = [(Row(names[author], one.values), one) for author, one in best.items()]
-        found = [Standing(row, one, row.score / bound.score) for row, one in rows]
-        return [Standing(bound, None, 1.0), *sorted(found, key=lambda one: one.row.score)]
+                best[author] = result
+        rows = [(Row(names[author], result.values), result) for author, result in best.items()]
+        ranked = [Standing(row, result, row.score / bound.score) for row, result in rows]
+        return [Standing(bound, None, 1.0), *sorted(ranked, key=lambda standing: standing.row.score)]
 
 
 def _file(instance: str) -> str:

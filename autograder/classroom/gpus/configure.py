@@ -21,7 +21,7 @@ _PASSED_ON = ("SLURM_CONF", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES
 def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
     """Add the ledger to JupyterHub `c`, and let servers ask it with their own tokens.
 
-    Roles, scopes of tokens and spawner are set.
+    Call it after the roles, the scopes of tokens and the spawner are set.
     """
     command = [sys.executable, "-P", "-m", "autograder.classroom.gpus.service"]
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -37,11 +37,11 @@ def configure(c: Any, classroom: Classroom, gpus: Gpus) -> None:
     access = f"access:services!service={GPU_SERVICE}"
     next(role for role in c.JupyterHub.load_roles if role["name"] == "user")["scopes"].append(access)
     c.Spawner.server_token_scopes.append(access)
-    found = environment(classroom.site, gpus)
+    variables = environment(classroom.site, gpus)
     if gpus.cluster == "slurm":
-        c.SlurmSpawner.environment.update(found)
+        c.SlurmSpawner.environment.update(variables)
     else:  # KubeSpawner takes values for templates
-        escaped = {name: text.replace("{", "{{").replace("}", "}}") for name, text in found.items()}
+        escaped = {name: text.replace("{", "{{").replace("}", "}}") for name, text in variables.items()}
         c.Spawner.environment.update(escaped)
 
 
@@ -52,13 +52,13 @@ def environment(site: Site, gpus: Gpus) -> dict[str, str]:
         pods = gpus.kubernetes
         preset |= {"timeout": 60 * gpus.longest_minutes, "objects": "job"}
         preset |= {"image": pods.image, "namespace": pods.namespace, "cpus": pods.cpus, "memory": pods.memory}
-        found = {ADDRESS: f"{pods.hub_address}/mine", HUB: f"{pods.hub_address}/kubernetes"}
+        variables = {ADDRESS: f"{pods.hub_address}/mine", HUB: f"{pods.hub_address}/kubernetes"}
     else:
         slurm = site.servers.slurm
         assert slurm is not None, "site.load has checked it"
         preset["time"] = str(gpus.longest_minutes)
         preset |= {"partition": gpus.partition} if gpus.partition else {}
-        # with names of their own, services are reached by these alone
+        # services with host names of their own are reached by these alone
         hub = "" if site.hub.subdomain_host else slurm.hub_address or site.hub.address
-        found = {ADDRESS: f"{hub}{addresses.service(site, GPU_SERVICE)}/mine"}
-    return {PRESETS: json.dumps({gpus.cluster: preset}), **found}
+        variables = {ADDRESS: f"{hub}{addresses.service(site, GPU_SERVICE)}/mine"}
+    return {PRESETS: json.dumps({gpus.cluster: preset}), **variables}

@@ -1,4 +1,4 @@
-"""What the service's answers have in common: pages for browsers, and answers for cells."""
+"""Base classes of the service's answers: pages for browsers, and answers for cells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GpuPage(Page):
             self.set_header(name, value.replace("form-action 'none'", "form-action 'self'"))
 
     def account(self, user: str, now: float) -> dict[str, Any]:
-        """Return what a user has used today, what is left, why jobs were ended, and the places of those that wait."""
+        """Return what a user has used today, what is left, why jobs were ended, and queue places of waiting ones."""
         used, limits = self.watch.ledger.used(now).get(user, 0), self.watch.limits
         waiting = [job for job, _ in self.watch.jobs if job.waits]
         return {
@@ -36,24 +36,24 @@ class GpuPage(Page):
             "seconds_per_day": limits.seconds_per_day,
             "longest_minutes": limits.longest_minutes,
             "most_ranks": limits.most_ranks,
-            "notices": [{"job": one.job, "text": one.text} for one in self.watch.ledger.notices(user, now)],
+            "notices": [{"job": notice.job, "text": notice.text} for notice in self.watch.ledger.notices(user, now)],
             "places": {job.id: place for place, job in enumerate(waiting, 1) if job.user == user},
         }
 
 
 class ForCells(GpuPage):
-    """An answer for programs, which are known by the token of their server alone: a browser's cookies count nothing."""
+    """An answer for programs, identified by the token of their server alone; a browser's cookies are ignored."""
 
     async def prepare(self) -> None:
-        """Find out who asks. Raises `web.HTTPError` unless it is somebody of the course."""
-        given = self.hub_auth.auth_header_pat.fullmatch(self.request.headers.get("Authorization", ""))
-        if given is None:
+        """Identify the user. Raises `web.HTTPError` unless the user belongs to the course."""
+        header = self.hub_auth.auth_header_pat.fullmatch(self.request.headers.get("Authorization", ""))
+        if header is None:
             raise web.HTTPError(401, "the hub knows you by the token of your server, which is missing")
-        found = await self.hub_auth.user_for_token(given[1], sync=False)
-        if found is None:
+        user_model = await self.hub_auth.user_for_token(header[1], sync=False)
+        if user_model is None:
             raise web.HTTPError(401, "the hub does not know the token of your server: start your server again")
         try:
-            self.current_user = self.check_hub_user(found)
+            self.current_user = self.check_hub_user(user_model)
         except UserNotAllowed:
             raise web.HTTPError(403, "this token is not for GPUs: use that of your server") from None
         if self.user not in {*self.watch.learners, *self.watch.others}:

@@ -1,4 +1,4 @@
-"""A job of whatever schedules them, and what the ledger needs of it."""
+"""A job and its scheduler, as the ledger needs them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Job:
     state: str
     """Slurm's name, also for what another scheduler has: `PENDING`, `RUNNING`, `CANCELLED`, ..."""
     start: int
-    """0: it has not started. For a job that waits, when it may start."""
+    """Start time; 0: not started. For a waiting job, the expected start."""
     end: int
-    """When it ended, or when its time limit ends."""
+    """Time at which it ended, or at which its time limit ends."""
     limit_seconds: float
-    """Infinite if it has none."""
+    """Time limit in seconds; infinite if it has none."""
     tasks: int
     asked_gpus: int
-    """At least so many, by its options."""
+    """Lower bound of the GPUs that its options request."""
 
     @property
     def waits(self) -> bool:
@@ -48,10 +48,10 @@ class Job:
 
 
 class Scheduler(Protocol):
-    """What schedules jobs: a module for Slurm, an object for Kubernetes. Each raises `SchedulerFailed`."""
+    """Interface of a scheduler: a module for Slurm, an object for Kubernetes. Each raises `SchedulerFailed`."""
 
     def jobs_of(self, users: Collection[str], /) -> list[Job]:
-        """Return all jobs of these users, also those that have just ended, those that wait in their order."""
+        """Return all jobs of these users, also those that have just ended; waiting jobs in queue order."""
 
     def allocated_gpus(self, job_id: str, /) -> int:
         """Return how many GPUs a job holds."""

@@ -37,7 +37,7 @@ class Notice:
 
 
 def day_of(moment: float) -> int:
-    """Return when the day (UTC) of a moment began, Unix seconds."""
+    """Return the start of the day (UTC) of a moment, Unix seconds."""
     return int(moment // DAY_SECONDS) * DAY_SECONDS
 
 
@@ -47,7 +47,7 @@ def day_name(moment: float) -> str:
 
 
 class Ledger:
-    """The file, readable by whoever runs the hub alone."""
+    """The ledger's file, readable only by the user who runs the hub."""
 
     def __init__(self, path: Path) -> None:
         path.touch(0o600)
@@ -68,7 +68,7 @@ class Ledger:
     def record(self, jobs: Iterable[Job], gpus: Mapping[tuple[str, int], int], now: float) -> None:
         """Write the intervals of all jobs that have or had nodes.
 
-        gpus: of these jobs, by job and start. A job that the scheduler has forgotten since the last look ends
+        gpus: GPUs of these jobs, by job and start. A job that the scheduler has forgotten since the last look ends
         where it was seen last.
         """
         with closing(self._open()) as database, database:
@@ -98,16 +98,16 @@ class Ledger:
         """Return the GPU-seconds of each user on the day (UTC) of `now`."""
         first = day_of(now)
         last = first + DAY_SECONDS
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         with closing(self._open()) as database:
             rows = database.execute("SELECT user, gpus, start, until FROM uses WHERE until > ?", (first,))
             for user, gpus, start, until in rows:
                 seconds = max(0, min(until, last) - max(start, first))
-                found[user] = found.get(user, 0) + gpus * seconds
-        return found
+                totals[user] = totals.get(user, 0) + gpus * seconds
+        return totals
 
     def notify(self, job: str, user: str, text: str, now: float) -> None:
-        """Keep why a job was ended or shortened; the same text once."""
+        """Record why a job was ended or shortened; the same text once."""
         with closing(self._open()) as database, database:
             database.execute("INSERT OR IGNORE INTO notices VALUES (?, ?, ?, ?)", (job, user, text, int(now)))
 

@@ -1,4 +1,4 @@
-"""Which jobs of learners with GPUs are cancelled or shortened, and why."""
+"""Rules for learners' jobs with GPUs: which are cancelled or shortened, and why."""
 
 from __future__ import annotations
 
@@ -12,48 +12,51 @@ from autograder.classroom.site import Gpus
 
 @dataclass(frozen=True)
 class Action:
-    """What is done to a job."""
+    """A change of a job."""
 
     job: Job
     minutes: int
     """The new time limit; 0: it is cancelled."""
     text: str
-    """Why, for the learner."""
+    """Reason, for the learner."""
 
 
 def too_many(ranks: int, limits: Gpus) -> str:
-    """Return what a learner is told about a job that is too large."""
+    """Return the message to a learner whose job is too large."""
     return f"it has {ranks} ranks, and the course allows {limits.most_ranks}"
 
 
 def used_up(limits: Gpus) -> str:
-    """Return what a learner is told who has nothing left."""
+    """Return the message to a learner who has no GPU-seconds left today."""
     return f"today's {limits.seconds_per_day} GPU-seconds are used; there are new ones at 00:00 UTC"
 
 
 def actions(
     jobs: Iterable[Job], gpus: Mapping[tuple[str, int], int], used: Mapping[str, int], limits: Gpus, now: float
 ) -> list[Action]:
-    """Return what is to be done about learners' jobs.
+    """Return the changes that learners' jobs need.
 
-    gpus: of jobs that hold nodes, by job and start. used: GPU-seconds of each learner today.
+    gpus: GPUs of jobs that hold nodes, by job and start. used: GPU-seconds of each learner today.
     """
     having = {job: gpus.get((job.id, job.start), 0) if job.holds else 0 for job in jobs if job.holds or job.waits}
     together: dict[str, int] = {}
     for job, count in having.items():
         together[job.user] = together.get(job.user, 0) + count
-    found = []
+    needed = []
     for job, count in having.items():
         if count or (job.waits and job.asked_gpus):
             left = limits.seconds_per_day - used.get(job.user, 0)
             action = _about(job, count, together[job.user], left, limits, now)
             if action is not None:
-                found.append(action)
-    return found
+                needed.append(action)
+    return needed
 
 
 def _about(job: Job, gpus: int, together: int, left: int, limits: Gpus, now: float) -> Action | None:
-    """gpus, together: GPUs of the job, and of all jobs of the learner's. left: GPU-seconds of today."""
+    """Return the change that a job needs, if any.
+
+    gpus, together: GPUs of the job, and of all jobs of the learner. left: GPU-seconds left today.
+    """
     ranks = max(job.tasks, job.asked_gpus, gpus)
     if ranks > limits.most_ranks:
         return Action(job, 0, f"job {job.id} was cancelled: {too_many(ranks, limits)}")

@@ -1,4 +1,4 @@
-"""The ledger as a service of the hub: cells ask it, learners see their own part, instructors all, and stop jobs."""
+"""The ledger as a service of the hub: cells ask it, learners see their own use, instructors see all and stop jobs."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from labkit.clusters.kubernetes.manifest import SECRET_LIMIT_BYTES
 from labkit.clusters.kubernetes.pod_template import read_template
 
 LOOK_SECONDS = 5.0
-"""Time between looks, by which a job may overrun what is left."""
+"""Seconds between looks: a job may exceed its limit by as much."""
 
 
 class Mine(ForCells):
-    """The account of whoever asks: JSON."""
+    """The account of the user who asks, as JSON."""
 
     def get(self) -> None:
         self.finish(self.account(self.user, time.time()))
 
 
 class Overview(GpuPage):
-    """Who uses what: one's own, or everybody's for instructors."""
+    """Page of GPU use: a learner's own, or everybody's for instructors."""
 
     @web.authenticated
     def get(self) -> None:
@@ -104,7 +104,7 @@ def application(classroom: configured.Classroom, watch: Watch) -> web.Applicatio
 
 
 def open_to_pods(classroom: configured.Classroom, watch: Watch, cluster: Cluster, runs: Runs, pods: GpuPods) -> None:
-    """Answer cells in pods, which need not reach the hub's proxy for it, at a port of their own."""
+    """Answer cells in pods at a port of their own, so that they need not reach the hub's proxy."""
     # its packages are those of servers on Kubernetes
     from autograder.classroom.gpus.kubernetes.front import MOST_RUNS, Front
 

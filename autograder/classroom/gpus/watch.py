@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Watch:
-    """What the last look has seen. Threads may share it."""
+    """Looks at the jobs, and keeps the results of the last look. Threads may share it."""
 
     scheduler: Scheduler
     ledger: Ledger
@@ -68,12 +68,12 @@ class Watch:
                 _log.error("what runs jobs does not answer as needed: %s", problem)
             self.problem = str(problem)
             return
-        found = [
+        active = [
             (job, gpus.get((job.id, job.start), 0) if job.holds else job.asked_gpus)
             for job in jobs
             if job.holds or job.waits
         ]
-        self.jobs = [(job, count) for job, count in found if count]
+        self.jobs = [(job, count) for job, count in active if count]
 
     def _gpus_of(self, job: Job) -> int:
         if not job.holds:  # it has ended between two looks
@@ -86,7 +86,7 @@ class Watch:
     def _do(self, action: rules.Action, now: float) -> str:
         """Cancel or shorten a job; return what went wrong. One job must not keep the rules from the others.
 
-        The learner is told before it happens: a cell asks as soon as its job has ended.
+        The notice to the learner is written first: a cell asks for it as soon as its job has ended.
         """
         self.ledger.notify(action.job.id, action.job.user, action.text, now)
         try:

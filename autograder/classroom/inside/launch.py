@@ -14,5 +14,5 @@ if __name__ == "__main__":
     options = json.loads(sys.argv[1])
     privileges.drop(options["uid"], options["processes"], options["file_bytes"])
     print(flush=True)
-    # a program that holds less memory than Python waits
+    # cat waits, and holds less memory than Python
     os.execv("/bin/cat", ["cat"])

@@ -1,4 +1,4 @@
-"""What a process in a learner's sandbox may not do, nor anything that it starts."""
+"""Takes all privileges from a process in a learner's sandbox, and from everything that it starts."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def drop(uid: int | None, processes: int, file_bytes: int) -> None:
     if file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     seccomp.install(seccomp.for_this_machine(seccomp.filter_program))
-    # memory that is in no process and no file would be in no account
+    # memory outside of processes and files would not be counted anywhere
     seccomp.install(seccomp.for_this_machine(seccomp.no_meeting_but_on_the_network))

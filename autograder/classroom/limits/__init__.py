@@ -1,4 +1,4 @@
-"""How much memory and disk each learner's server may use, where servers run on this machine, not in containers.
+"""Limits of memory and disk for learners' servers that run on this machine, not in containers.
 
 sandboxes.py     the running servers in sandboxes, and which of their processes may be ended
 users.py         those of this machine's users

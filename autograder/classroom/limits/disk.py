@@ -19,9 +19,9 @@ from labkit.linux.processes import send_signal
 
 _GIB = 1 << 30
 _INODE_BYTES = 4096
-"""What a file counts besides its blocks: file systems have a limited number of files, too."""
+"""Bytes that a file counts besides its blocks: file systems have a limited number of files, too."""
 _BEYOND = 1.1
-"""Share of the limit from which on writing ends processes. Below it the learner is only warned."""
+"""Share of the limit beyond which writing ends processes. Below it the learner is only warned."""
 _GROWTH_BYTES = 1 << 20
 """Growth between two looks that is no reason to end anything: saving a notebook is allowed."""
 
@@ -35,14 +35,14 @@ def used_bytes(folders: Sequence[Path]) -> dict[Path, int]:
         own = [part for path in folders for part in ("--ro-bind-try", str(path), str(path))]
         namespace = ["--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "CAP_DAC_READ_SEARCH"]
         command = [bwrap(), *namespace, "--die-with-parent", *system, *own, "--", *command]
-    found = dict.fromkeys(folders, 0)
+    totals = dict.fromkeys(folders, 0)
     for option, unit in (("--block-size=1", 1), ("--inodes", _INODE_BYTES)):
-        # status 1: a file has been deleted meanwhile; what it counted nevertheless is printed
+        # status 1: a file was deleted meanwhile; du prints what it has counted all the same
         done = subprocess.run([*command, option, *map(str, folders)], capture_output=True)
         for line in done.stdout.splitlines():
             number, _, path = line.partition(b"\t")
-            found[Path(os.fsdecode(path))] += int(number) * unit
-    return found
+            totals[Path(os.fsdecode(path))] += int(number) * unit
+    return totals
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class DiskLimit:
         self._looks: dict[RunningServer, _Look] = {}
 
     def look(self, server: RunningServer, used_bytes: int, notify: Callable[[str], None]) -> None:
-        """Take in what a learner uses; warn, or end what writes. notify: called with what the learner reads, before."""
+        """Record what a learner uses; warn, or end what writes. notify: called first, with the text for the learner."""
         before = self._looks.get(server)
         warned = used_bytes > self._limit
         self._looks[server] = _Look(used_bytes, warned)

@@ -1,4 +1,4 @@
-"""The control group of a learner's server, by which the kernel holds the limit of memory."""
+"""The control group of a learner's server, by which the kernel enforces the limit of memory."""
 
 from __future__ import annotations
 

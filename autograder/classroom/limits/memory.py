@@ -1,6 +1,6 @@
 """The memory of a learner's server, with its kernels, ranks and files in memory: beyond the limit the largest one ends.
 
-Where the hub can make control groups, the kernel holds the limit at every moment, and chooses which process ends.
+Where the hub can make control groups, the kernel enforces the limit at every moment, and chooses which process ends.
 Elsewhere this looks at what all processes hold, and one that grows fast may be beyond the limit until the next look.
 """
 
@@ -19,7 +19,7 @@ from labkit.linux.processes import send_signal
 
 _GIB = 1 << 30
 _PREFERENCE = 500
-"""Of the kernel's choice, in thousandths of the limit: added to what a process holds; see proc(5), oom_score_adj."""
+"""Thousandths of the limit that the kernel adds to a process's memory in its choice; see proc(5), oom_score_adj."""
 SCRATCH_BYTES = 1 << 30
 """Size of /tmp and of /dev/shm in a sandbox: at most so much, and a quarter of the memory each."""
 
@@ -39,7 +39,7 @@ class MemoryLimit:
         self._kills: dict[RunningServer, int] = {}
 
     def look(self, server: RunningServer, notify: Callable[[str], None]) -> None:
-        """End the largest process of a server beyond the limit. notify: called with what the learner reads, before."""
+        """End the largest process of a server beyond the limit. notify: called first, with the text for the learner."""
         self._count_kills(server, notify)
         for pid in server.started_by_learner():
             _prefer(pid)
@@ -95,7 +95,7 @@ def _prefer(pid: int) -> None:
 
 
 def _hides(pid: int) -> bool:
-    """Return whether a process hides what files in memory it holds open, as ssh-agent does."""
+    """Return whether a process hides which files in memory it holds open, as ssh-agent does."""
     try:
         os.listdir(f"/proc/{pid}/fd")
     except PermissionError:

@@ -26,21 +26,21 @@ class Notice:
 
 @dataclass
 class Notices:
-    """All of one learner, since the hub was started."""
+    """All notices to one learner since the hub was started."""
 
     notices: list[Notice] = field(default_factory=list)
-    """The newest last."""
+    """Notices, the newest last."""
     disk_bytes: int | None = None
-    """What the learner's files use; None as long as it is not known."""
+    """Bytes of disk that the learner's files use; None as long as it is not known."""
 
 
 def read(folder: Path) -> Notices:
     """Return what is written in a learner's folder of notices."""
     try:
-        found = json.loads((folder / FILE).read_text())
+        stored = json.loads((folder / FILE).read_text())
     except FileNotFoundError:
         return Notices()
-    return Notices([Notice(**one) for one in found["notices"]], found["disk_bytes"])
+    return Notices([Notice(**notice) for notice in stored["notices"]], stored["disk_bytes"])
 
 
 class NoticeWriter:
@@ -59,7 +59,7 @@ class NoticeWriter:
             self._write(kept)
 
     def set_disk(self, used_bytes: int) -> None:
-        """Replace what the learner's files use."""
+        """Replace the bytes of disk that the learner's files use."""
         with self._lock:
             kept = read(self._folder)
             if kept.disk_bytes != used_bytes:

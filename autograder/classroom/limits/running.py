@@ -1,4 +1,4 @@
-"""The servers that a hub runs on this machine, of whichever kind, and where their learners' files are."""
+"""The servers that a hub runs on this machine, of either kind, and where their learners' files are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def servers(folders: Folders, hub: int) -> list[RunningServer]:
 
 
 def own_folders(folders: Folders, server: RunningServer) -> list[Path]:
-    """Return where a learner's files are: the home and the submissions."""
+    """Return the folders of a learner's files: the home and the submissions."""
     learner = server.learner
     if not isinstance(server, users.UserServer):
         return [folders.home(learner), folders.in_exchange("inbound", learner)]
@@ -26,7 +26,7 @@ def own_folders(folders: Folders, server: RunningServer) -> list[Path]:
 
 
 def _owner(path: Path) -> int | None:
-    """Return the user whose file it is; None when it is gone, since it was collected."""
+    """Return the owner of a file; None when it is gone, since it was collected."""
     try:
         return path.lstat().st_uid
     except OSError:

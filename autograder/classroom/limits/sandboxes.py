@@ -15,7 +15,7 @@ from labkit.linux import proc
 from labkit.zygote import kernel
 
 _ZYGOTE = "labkit.zygote"
-"""In the command of the hub's zygote."""
+"""Module in the command of the hub's zygote."""
 _NAMES = {kernel.NAME: "a notebook's kernel", starting.NAME: "a rank"}
 
 
@@ -36,16 +36,16 @@ class RunningServer:
         return [*processes.all_of(self.first), *([] if self.zygote is None else processes.all_of(self.zygote))]
 
     def kept(self) -> set[int]:
-        """Return the PIDs of what makes the sandbox: bubblewrap, init and a waiting program; zygote and server."""
-        found = {self.first}
+        """Return the PIDs of the sandbox's own processes: bubblewrap, init and a waiting program; zygote and server."""
+        own = {self.first}
         parents = [*proc.children(self.first), *([] if self.zygote is None else [self.zygote])]
         for parent in parents:
-            found.add(parent)
-            # init adopts orphans of the learner's; the first that each has started is none of them
+            own.add(parent)
+            # init adopts the learner's orphans; the first process that each parent has started is not one of them
             born = {pid: start for pid in proc.children(parent) if (start := processes.born(pid)) is not None}
             if born:
-                found.add(min(born, key=lambda pid: (born[pid], pid)))
-        return found
+                own.add(min(born, key=lambda pid: (born[pid], pid)))
+        return own
 
     def started_by_learner(self) -> list[int]:
         """Return the PIDs of everything else: kernels, ranks, terminals."""
@@ -64,7 +64,7 @@ def running(hub: int, homes: Path) -> Iterator[RunningServer]:
         if learner := learner_of(command, homes):
             with contextlib.suppress(OSError):
                 spaces = {_pid_namespace(init) for init in proc.children(pid)}
-                zygote = next((found for space, found in zygotes.items() if space in spaces), None)
+                zygote = next((zygote_pid for space, zygote_pid in zygotes.items() if space in spaces), None)
                 yield RunningServer(learner, pid, proc.started(pid), zygote)
 
 
@@ -81,7 +81,7 @@ def _pid_namespace(pid: int) -> str:
 
 
 def learner_of(command: Sequence[str], homes: Path) -> str:
-    """Return whose home a sandbox has as its own; empty if this command starts no learner's sandbox."""
+    """Return the learner whose home a sandbox has; empty if this command starts no learner's sandbox."""
     for option, path in pairwise(command):
         if option == "--bind" and Path(path).parent == homes:
             return Path(path).name
@@ -89,7 +89,7 @@ def learner_of(command: Sequence[str], homes: Path) -> str:
 
 
 def name_of(pid: int) -> str:
-    """Return what a process is for the learner: `a notebook's kernel`, `a rank`, or its program."""
+    """Return a learner's word for a process: `a notebook's kernel`, `a rank`, or its program."""
     try:
         if (known := _NAMES.get(proc.read(f"{pid}/comm").decode(errors="replace").strip())) is not None:
             return known

@@ -21,7 +21,7 @@ from autograder.classroom.limits.sandboxes import RunningServer
 from autograder.sandbox import cgroups
 
 _MEMORY_SECONDS, _DISK_SECONDS = 0.5, 5.0
-"""Shortest time between two looks."""
+"""Minimum seconds between two looks at memory, and at disk."""
 _SHARE = 0.1
 """Maximum share of one core for each kind of looks."""
 _GIB = 1 << 30
@@ -69,7 +69,7 @@ class Looks:
             self._disk.look(server, total, self._notify(server))
 
     def wait_for_writing(self, seconds: float) -> None:
-        """Wait so long, or until the disk has much less free space than now."""
+        """Wait for `seconds`, or until the disk has much less free space than now."""
         limit = self._clock() + seconds
         free = shutil.disk_usage(self._homes).free
         while self._clock() < limit and shutil.disk_usage(self._homes).free > free - self._disk_bytes // 20:

@@ -1,1 +1,1 @@
-"""How people prove who they are. Whichever way a site takes, only the people of the course can log in."""
+"""Ways in which people log in. Whichever a site chooses, only the people of the course can log in."""

@@ -1,4 +1,4 @@
-"""The classroom's name for somebody whom an identity provider describes by claims."""
+"""The classroom's name for a person, from the claims of an identity provider."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def user_name(claims: Mapping[str, Any], claim: str, domain: str) -> str:
     value = claims.get(claim)
     if not isinstance(value, str) or not value:
         raise _refused(f"the identity provider has sent no {claim!r}, which this hub takes for the name")
-    name, at, of = value.lower().partition("@")
+    name, at, sent_domain = value.lower().partition("@")
     # the same name at another domain is somebody else
-    if of != domain.lower() or bool(at) != bool(domain):
+    if sent_domain != domain.lower() or bool(at) != bool(domain):
         wanted = f"an address @{domain}" if domain else "a name without '@'"
         raise _refused(f"{value!r} is not {wanted}")
     if claim == "email" and claims.get("email_verified") is False:

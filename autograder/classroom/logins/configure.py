@@ -1,4 +1,4 @@
-"""JupyterHub's authenticator, for the way that the site's settings name."""
+"""JupyterHub's authenticator, for the kind of login in the site's settings."""
 
 from __future__ import annotations
 

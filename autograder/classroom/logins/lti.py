@@ -34,11 +34,11 @@ class LTILogin(LTI13Authenticator):  # type: ignore[misc]  # it has no types
         return user_name(claims, self.settings.claim, self.settings.domain)
 
     async def authenticate(self, handler: Any, data: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return who has followed the link. An instructor's launch tells where the course's services are."""
-        found: dict[str, Any] = await super().authenticate(handler, data)
-        if data and found["name"] in self.classroom.site.course.instructors:
+        """Return the user of the link. An instructor's launch has the addresses of the course's services."""
+        user: dict[str, Any] = await super().authenticate(handler, data)
+        if data and user["name"] in self.classroom.site.course.instructors:
             learning_platform.remember(self.classroom.folders.hub, data)
-        return found
+        return user
 
     def get_handlers(self, app: Any) -> list[Any]:
         """Return the pages of the login, and that of the keys."""

@@ -18,7 +18,7 @@ _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
 
 
 class OpenIDLogin(GenericOAuthenticator):  # type: ignore[misc]  # it has no types
-    """Takes the provider's word for who somebody is, asked at its own userinfo endpoint."""
+    """Identifies a person by the answer of the provider's userinfo endpoint."""
 
 
 def endpoints(settings: OpenID) -> dict[str, str]:
@@ -29,14 +29,14 @@ def endpoints(settings: OpenID) -> dict[str, str]:
     address = f"{settings.issuer}/.well-known/openid-configuration"
     try:
         with urllib.request.urlopen(address, timeout=20) as answer:
-            found = json.load(answer)
+            document = json.load(answer)
     except (OSError, ValueError) as problem:
         raise CommandError(f"the identity provider of [login.openid] does not answer: {address}: {problem}") from None
-    if missing := [name for name in _ENDPOINTS if not isinstance(found.get(name), str)]:
+    if missing := [name for name in _ENDPOINTS if not isinstance(document.get(name), str)]:
         raise CommandError(f"the identity provider of [login.openid] names no {missing[0]}: {address}")
-    if found.get("issuer") != settings.issuer:
-        raise CommandError(f"{address} is of another issuer, {found.get('issuer')!r}: write that to [login.openid]")
-    return {name: found[name] for name in _ENDPOINTS}
+    if document.get("issuer") != settings.issuer:
+        raise CommandError(f"{address} is of another issuer, {document.get('issuer')!r}: write that to [login.openid]")
+    return {name: document[name] for name in _ENDPOINTS}
 
 
 def secret(settings: OpenID) -> str:
@@ -51,15 +51,15 @@ def secret(settings: OpenID) -> str:
 
 def configure(c: Any, settings: OpenID, address: str) -> None:
     """Configure JupyterHub `c`, which browsers reach at `address`. Raises `CommandError`."""
-    found = endpoints(settings)
+    urls = endpoints(settings)
     c.JupyterHub.authenticator_class = OpenIDLogin
     c.OpenIDLogin.login_service = settings.title
     c.OpenIDLogin.client_id = settings.client_id
     c.OpenIDLogin.client_secret = secret(settings)
     c.OpenIDLogin.scope = ["openid", *settings.scopes]
-    c.OpenIDLogin.authorize_url = found["authorization_endpoint"]
-    c.OpenIDLogin.token_url = found["token_endpoint"]
-    c.OpenIDLogin.userdata_url = found["userinfo_endpoint"]
+    c.OpenIDLogin.authorize_url = urls["authorization_endpoint"]
+    c.OpenIDLogin.token_url = urls["token_endpoint"]
+    c.OpenIDLogin.userdata_url = urls["userinfo_endpoint"]
     c.OpenIDLogin.oauth_callback_url = f"{address}/hub/oauth_callback"
     c.OpenIDLogin.enable_pkce = True
     c.OpenIDLogin.username_claim = lambda claims: user_name(claims, settings.claim, settings.domain)

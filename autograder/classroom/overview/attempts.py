@@ -1,4 +1,4 @@
-"""One learner's attempts at an exercise, from which follows who is stuck and which wrong answers are common."""
+"""One learner's attempts at an exercise: they show who is stuck, and which wrong answers are common."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Attempt:
     """One exercise in one judged submission."""
 
     at: str
-    """When it was judged or collected: UTC, ISO 8601."""
+    """Time of judging or collecting: UTC, ISO 8601."""
     judged: JudgedExercise
 
 
@@ -37,7 +37,7 @@ class WrongAnswer:
     exercise: str
     lost: tuple[str, ...]
     learners: tuple[str, ...]
-    """The one with the latest attempt first."""
+    """Names, the one with the latest attempt first."""
 
 
 Attempts = Mapping[tuple[str, str], Sequence[Attempt]]
@@ -49,31 +49,31 @@ def changed_attempts(attempts: Iterable[Attempt]) -> list[Attempt]:
 
     A submission has all exercises of a phase, also those on which the learner has not worked since the last one.
     """
-    found: list[Attempt] = []
-    for one in attempts:
-        if one.judged.written and (not found or found[-1].judged.key != one.judged.key):
-            found.append(one)
-    return found
+    changed: list[Attempt] = []
+    for attempt in attempts:
+        if attempt.judged.written and (not changed or changed[-1].judged.key != attempt.judged.key):
+            changed.append(attempt)
+    return changed
 
 
 def stuck_learners(attempts: Attempts) -> list[StuckLearner]:
-    """Return who has lost which check in at least two attempts up to the last one, the most attempts first.
+    """Return the learners who lost the same check in at least their last two attempts, the most attempts first.
 
     A check that fails only because an easier one does is left out.
     """
-    found = []
+    stuck = []
     for (learner, exercise), own in attempts.items():
         for check in own[-1].judged.lost if own else ():
             if check in own[-1].judged.following:
                 continue
             run: list[Attempt] = []
-            for one in reversed(own):
-                if check not in one.judged.lost:
+            for attempt in reversed(own):
+                if check not in attempt.judged.lost:
                     break
-                run.append(one)
+                run.append(attempt)
             if len(run) > 1:
-                found.append(StuckLearner(learner, exercise, check, run[-1].at, len(run)))
-    return sorted(found, key=lambda one: (-one.attempts, one.since, one.learner))
+                stuck.append(StuckLearner(learner, exercise, check, run[-1].at, len(run)))
+    return sorted(stuck, key=lambda entry: (-entry.attempts, entry.since, entry.learner))
 
 
 def wrong_answers(attempts: Attempts) -> list[WrongAnswer]:

@@ -42,7 +42,7 @@ class ExerciseStatus:
     exercise: Exercise
     state: State
     marks: NotebookMarks | None
-    """None before it is graded."""
+    """Marks; None before it is graded."""
     attempts: int
     """Number of judged submissions in which it was changed."""
     newer_waits: bool
@@ -60,14 +60,14 @@ class AssignmentStatus:
     name: str
     due: datetime | None
     handed_in: datetime | None
-    """The newest submission: of one that is collected, the hub's time; else the time that it claims."""
+    """Time of the newest submission: the hub's time if it is collected, else the time that it claims."""
     waits: bool
     """Whether that submission is not graded yet."""
     exercises: tuple[ExerciseStatus, ...]
 
 
 class ClassReader:
-    """folders: of the classroom. queue: its grading queue, whose records are read."""
+    """Reads the state of the class. folders: the classroom's. queue: its grading queue, whose records are read."""
 
     def __init__(self, folders: Folders, queue: GradingQueue) -> None:
         self._folders, self._queue = folders, queue
@@ -80,18 +80,18 @@ class ClassReader:
 
     def released(self) -> dict[str, list[Exercise]]:
         """Return the exercises that are released, by assignment."""
-        found: dict[str, list[Exercise]] = {}
+        by_assignment: dict[str, list[Exercise]] = {}
         for exercise in all_exercises():
             if (self._folders.course / "release" / exercise.notebook_name).is_file():
-                found.setdefault(exercise.phase, []).append(exercise)
-        return found
+                by_assignment.setdefault(exercise.phase, []).append(exercise)
+        return by_assignment
 
     def gradebook(self) -> GradebookMarks:
         """Return all marks and due dates."""
         return self._gradebook(self._folders.course / "gradebook.db")
 
     def assignments(self, learners: Sequence[str]) -> dict[str, list[AssignmentStatus]]:
-        """Return how it is with each learner's assignments."""
+        """Return the status of each learner's assignments."""
         released = self.released()
         arrivals = self._queue.of_all(list(released)).newest()
         attempts = self.attempts(learners)
@@ -106,7 +106,7 @@ class ClassReader:
     def returned_pages(self, learner: str) -> dict[str, ReturnedPage]:
         """Return the newest feedback page that has come back to a learner, by notebook."""
         folder = self._folders.feedback(learner)
-        if self._folders.shares_exchange:  # names of pages in it are known from the course
+        if self._folders.shares_exchange:  # the course knows the names of pages in it
             pages = (self._pages(self._folders.course / "feedback" / learner / name) for name in self.released())
             paths = [folder / name for each in pages for name in each.values() if name]
         else:
@@ -117,33 +117,36 @@ class ClassReader:
     def attempts(self, learners: Iterable[str]) -> dict[tuple[str, str], list[Attempt]]:
         """Return the attempts by learner and exercise, in the course's order of exercises.
 
-        Submissions that were graded as they came in have records. Of others only the last verdict is known.
+        Submissions that were graded as they came in have records. Only the last verdict on others is known.
         """
         records: dict[tuple[str, str], list[Done]] = {}
-        for one in self._queue.done():
-            records.setdefault((one.learner, one.assignment), []).append(one)
-        released, found = self.released(), {}
+        for record in self._queue.done():
+            records.setdefault((record.learner, record.assignment), []).append(record)
+        released, by_exercise = self.released(), {}
         for assignment, exercises in released.items():
             for exercise in exercises:
                 for learner in learners:
                     own = records.get((learner, assignment), [])
                     attempts = self._attempts_at(exercise.name, learner, assignment, own)
                     if attempts:
-                        found[learner, exercise.name] = attempts
-        return found
+                        by_exercise[learner, exercise.name] = attempts
+        return by_exercise
 
     def _attempts_at(self, exercise: str, learner: str, assignment: str, records: Iterable[Done]) -> list[Attempt]:
-        found = [
-            Attempt(one.finished, judged) for one in records for judged in one.exercises if judged.exercise == exercise
+        attempts = [
+            Attempt(record.finished, judged)
+            for record in records
+            for judged in record.exercises
+            if judged.exercise == exercise
         ]
-        known = {one.judged.key for one in found}
+        known = {attempt.judged.key for attempt in attempts}
         place = Path(learner, assignment)
         for judged in self._verdicts(self._folders.course / "verdicts" / place).exercises:
             if judged.exercise == exercise and judged.key not in known:
                 handed_in = self._collected(self._folders.course / "collected" / place).handed_in
                 at = "" if handed_in is None else handed_in.replace(tzinfo=UTC).isoformat(timespec="seconds")
-                found.append(Attempt(at, judged))
-        return changed_attempts(found)
+                attempts.append(Attempt(at, judged))
+        return changed_attempts(attempts)
 
     def _assignment(
         self,
@@ -169,7 +172,7 @@ class ClassReader:
         def status(exercise: Exercise) -> ExerciseStatus:
             notebook = Path(exercise.notebook_name).stem
             marks = gradebook.marks.get((learner, name, notebook))
-            judged = next((one for one in verdicts.exercises if one.exercise == exercise.name), None)
+            judged = next((result for result in verdicts.exercises if result.exercise == exercise.name), None)
             waits = uncollected or ungraded
             page = pages.get(notebook, "")
             return ExerciseStatus(

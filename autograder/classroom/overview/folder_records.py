@@ -1,4 +1,4 @@
-"""What was collected of one learner's assignment, and which feedback pages there are."""
+"""Collected submissions of one learner for one assignment, and the feedback pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Collected:
     sources: frozenset[str] = frozenset()
     """Names of their folders in the exchange."""
     handed_in: datetime | None = None
-    """Of the one that is graded: UTC, without a time zone."""
+    """Time of the submission that is graded: UTC, without a time zone."""
 
 
 def collected(folder: Path) -> Collected:

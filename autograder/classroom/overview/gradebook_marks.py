@@ -26,16 +26,16 @@ class NotebookMarks:
 
 @dataclass(frozen=True)
 class GradebookMarks:
-    """Times are in UTC, without a time zone, as nbgrader keeps them."""
+    """Marks and dates of a gradebook. Times are in UTC, without a time zone, as nbgrader keeps them."""
 
     marks: dict[tuple[str, str, str], NotebookMarks] = field(default_factory=dict)
-    """By learner, assignment and notebook."""
+    """Marks by learner, assignment and notebook."""
     handed_in: dict[tuple[str, str], datetime] = field(default_factory=dict)
-    """Of what is graded, by learner and assignment."""
+    """Times of graded submissions, by learner and assignment."""
     extended: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """Due dates with an extension, by learner and assignment."""
     due: dict[str, datetime] = field(default_factory=dict)
-    """By assignment."""
+    """Due dates by assignment."""
 
     def due_for(self, learner: str, assignment: str) -> datetime | None:
         """Return a learner's due date."""
@@ -57,7 +57,7 @@ def gradebook_marks(path: Path) -> GradebookMarks:
 
 
 def _read(session: Session) -> GradebookMarks:
-    found = GradebookMarks()
+    result = GradebookMarks()
     submitted = (
         select(
             Assignment.name,
@@ -71,11 +71,11 @@ def _read(session: Session) -> GradebookMarks:
     )
     for assignment, due, learner, handed_in, extension in session.execute(submitted):
         if due is not None:
-            found.due[assignment] = due
+            result.due[assignment] = due
             if extension is not None:
-                found.extended[learner, assignment] = due + extension
+                result.extended[learner, assignment] = due + extension
         if handed_in is not None:
-            found.handed_in[learner, assignment] = handed_in
+            result.handed_in[learner, assignment] = handed_in
     unmarked = and_(Grade.auto_score.is_(None), Grade.manual_score.is_(None))
     grades = (
         select(
@@ -96,5 +96,5 @@ def _read(session: Session) -> GradebookMarks:
     )
     for learner, assignment, notebook, score, points, without, by_hand in session.execute(grades):
         marks = NotebookMarks(score or 0.0, points or 0.0, not without, bool(by_hand))
-        found.marks[learner, assignment, notebook] = marks
-    return found
+        result.marks[learner, assignment, notebook] = marks
+    return result

@@ -21,7 +21,7 @@ class JudgedExercise:
     lost: tuple[str, ...] = ()
     """Titles of the checks without full points, in the rubric's order."""
     following: tuple[str, ...] = ()
-    """Those of `lost` that an easier check explains, which failed before."""
+    """Checks of `lost` that the failure of an easier check before them explains."""
     written: bool = True
     """Whether the learner has written anything that a check could judge."""
 
@@ -38,7 +38,7 @@ def judged_exercises(course: Path, learner: str, assignment: str) -> list[Judged
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What the grader has stored on one learner's assignment."""
+    """Results that the grader has stored for one learner's assignment."""
 
     exercises: list[JudgedExercise]
     failed: frozenset[str]
@@ -59,22 +59,26 @@ def read_verdicts(folder: Path) -> Verdicts:
             data = json.loads(path.read_bytes())
             exercises += [_judged(data["key"], report) for report in data["verdict"]["reports"].values()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # damaged: to the grader it is as good as missing
+            continue  # the grader, too, treats a damaged verdict as missing
     return Verdicts(exercises, frozenset(failed))
 
 
 def _judged(key: str, report: Mapping[str, Any]) -> JudgedExercise:
-    judged = [one for one in report["results"] if not one.get("skipped")]
-    lost = [one for one in judged if one["earned"] < one["points"]]
+    judged = [result for result in report["results"] if not result.get("skipped")]
+    lost = [result for result in judged if result["earned"] < result["points"]]
     # an unchanged cell is not run: nothing is observed
-    gaps = {one["title"] for one in lost if one.get("unwritten") or not (one.get("seen") or one.get("stopped"))}
+    gaps = {
+        result["title"]
+        for result in lost
+        if result.get("unwritten") or not (result.get("seen") or result.get("stopped"))
+    }
     return JudgedExercise(
         exercise=report["exercise"],
         key=key,
-        earned=sum(one["earned"] for one in judged),
-        points=sum(one["points"] for one in judged),
-        lost=tuple(one["title"] for one in lost),
-        following=tuple(one["title"] for one in lost if one.get("cause")),
-        written=any(one["earned"] for one in judged)
-        or any(one["title"] not in gaps and one.get("cause") not in gaps for one in lost),
+        earned=sum(result["earned"] for result in judged),
+        points=sum(result["points"] for result in judged),
+        lost=tuple(result["title"] for result in lost),
+        following=tuple(result["title"] for result in lost if result.get("cause")),
+        written=any(result["earned"] for result in judged)
+        or any(result["title"] not in gaps and result.get("cause") not in gaps for result in lost),
     )

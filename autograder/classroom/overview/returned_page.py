@@ -8,7 +8,7 @@ from pathlib import Path
 
 _HEAD_BYTES = 4096
 _TITLE = re.compile(r"<title>([^<>]+): (-?[\d.]+) of ([\d.]+) points</title>")
-"""As feedback/page.html.j2 writes it. The gradebook may already have marks that are not returned."""
+"""Title as feedback/page.html.j2 writes it. The gradebook may already have marks that are not returned."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ReturnedPage:
     score: float
     points: float
     returned: float
-    """When it was returned, in seconds since 1970."""
+    """Time of its return, in seconds since 1970."""
 
 
 def returned_page(path: Path) -> ReturnedPage | None:
@@ -32,5 +32,5 @@ def returned_page(path: Path) -> ReturnedPage | None:
         returned = path.stat().st_mtime
     except OSError:
         return None
-    found = _TITLE.search(head)
-    return ReturnedPage(path, found[1], float(found[2]), float(found[3]), returned) if found else None
+    match = _TITLE.search(head)
+    return ReturnedPage(path, match[1], float(match[2]), float(match[3]), returned) if match else None

@@ -28,7 +28,7 @@ SYMBOLS = {
 """A sign for each state, beside its word."""
 
 _MOST_ANSWERS = 3
-"""Of one exercise, wrong answers that are shown."""
+"""Maximum wrong answers shown for one exercise."""
 
 
 class InstructorPage(Page):
@@ -50,7 +50,7 @@ class ClassPage(InstructorPage):
         shown = reader.assignments(learners)
         attempts = reader.attempts(learners)
         answers = wrong_answers(attempts)
-        exercises = [one for group in reader.released().values() for one in group]
+        exercises = [exercise for group in reader.released().values() for exercise in group]
         self.show(
             "class",
             released=reader.released(),
@@ -58,17 +58,17 @@ class ClassPage(InstructorPage):
             symbols=SYMBOLS,
             stuck=stuck_learners(attempts),
             answers=[
-                (exercise, [one for one in answers if one.exercise == exercise.name][:_MOST_ANSWERS])
+                (exercise, [answer for answer in answers if answer.exercise == exercise.name][:_MOST_ANSWERS])
                 for exercise in exercises
-                if any(one.exercise == exercise.name for one in answers)
+                if any(answer.exercise == exercise.name for answer in answers)
             ],
             with_feedback={
                 exercise.name: [
                     learner
                     for learner, assignments in shown.items()
                     for assignment in assignments
-                    for one in assignment.exercises
-                    if one.exercise == exercise and one.feedback
+                    for status in assignment.exercises
+                    if status.exercise == exercise and status.feedback
                 ]
                 for exercise in exercises
             },
@@ -83,7 +83,7 @@ class LearnersFeedback(InstructorPage):
     @web.authenticated
     def get(self, learner: str, assignment: str, notebook: str) -> None:
         exercises = self.reader.released().get(assignment, [])
-        known = [Path(one.notebook_name).stem for one in exercises]
+        known = [Path(exercise.notebook_name).stem for exercise in exercises]
         path = self.classroom.folders.course / "feedback" / learner / assignment / f"{notebook}.html"
         if learner not in self.classroom.learners or notebook not in known or not path.is_file():
             raise web.HTTPError(404, "There is no feedback on this yet.")

@@ -1,4 +1,4 @@
-"""What the course home of one learner shows: own assignments and marks as JSON, and the feedback pages behind them."""
+"""Data of one learner's course home: own assignments and marks as JSON, and the feedback pages behind them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from autograder.classroom.pages.rendering import FEEDBACK_POLICY
 
 
 class OwnCourse(Page):
-    """The course of whoever asks, by the login or token alone. Learners' servers ask through the hub, `course_api`."""
+    """The course of the user who asks, known by login or token. Learners' servers ask through the hub, `course_api`."""
 
     def get(self) -> None:
         """Answer with `course`, its name in the exchange, and `assignments`: the facts of each released one."""
         if not self.current_user:  # a program asks: the login page would be no answer
             raise web.HTTPError(403, "Ask with a token or a login of the course.")
         on_submit, returned = self.classroom.site.grading.on_submit, self.reader.returned_pages(self.user)
-        queue = {one.assignment: one for one in self.queue_status() if one.assignment in on_submit}
+        queue = {status.assignment: status for status in self.queue_status() if status.assignment in on_submit}
         assignments = self.reader.assignments([self.user])[self.user]
-        facts = [assignment_facts(one, queue.get(one.name), returned) for one in assignments]
+        facts = [assignment_facts(assignment, queue.get(assignment.name), returned) for assignment in assignments]
         self.finish({"course": self.classroom.site.course.name, "assignments": facts})
 
     def write_error(self, status_code: int, **details: object) -> None:
@@ -35,11 +35,14 @@ class OwnCourse(Page):
 
 
 class OwnFeedback(Page):
-    """A feedback page that has come back to whoever asks."""
+    """A feedback page that was returned to the user who asks."""
 
     @web.authenticated
     def get(self, name: str) -> None:
-        page = next((one for one in self.reader.returned_pages(self.user).values() if one.path.stem == name), None)
+        page = next(
+            (returned for returned in self.reader.returned_pages(self.user).values() if returned.path.stem == name),
+            None,
+        )
         if page is None:
             raise web.HTTPError(404, "You have no such feedback; newer feedback replaces it.")
         self.set_header("Content-Security-Policy", FEEDBACK_POLICY)
@@ -49,9 +52,9 @@ class OwnFeedback(Page):
 def assignment_facts(
     assignment: AssignmentStatus, queued: Status | None, returned: Mapping[str, ReturnedPage]
 ) -> dict[str, Any]:
-    """Return what a learner knows of an assignment: of marks only those that have come back.
+    """Return what a learner may know about an assignment. Of its marks, only returned ones are included.
 
-    queued: of an assignment that is graded as it comes in. returned: feedback pages by notebook.
+    queued: status of an assignment that is graded as it comes in. returned: feedback pages by notebook.
 
     Times are in UTC, ISO 8601, null if there is none: when it is `due`, and when the newest submission was `handed_in`.
     `waiting` is what that submission waits for, as a sentence; `place` its place in the queue, 0 if it is in none;
@@ -67,7 +70,7 @@ def assignment_facts(
         "tries_left": queued.tries_left if queued else None,
         "notebooks": [
             {"notebook": name, "marks": _marks(returned.get(Path(name).stem))}
-            for name in (one.exercise.notebook_name for one in assignment.exercises)
+            for name in (status.exercise.notebook_name for status in assignment.exercises)
         ],
     }
 

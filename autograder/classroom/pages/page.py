@@ -1,4 +1,4 @@
-"""A page of the service: who asks, what is asked about, and how it is answered."""
+"""Base class of the service's pages: identifies the user, and answers from templates and the classroom's files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def today() -> str:
 
 
 def waiting_text(status: Status) -> str:
-    """Return where the newest submission is in the queue; empty if it is judged."""
+    """Return a sentence with the newest submission's place in the queue; empty if it is judged."""
     if status.place == 1:
         return "It is being judged now."
     if status.place:
@@ -67,7 +67,7 @@ class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # Jupy
         self.finish(rendering.page(template, prefix=os.environ[PREFIX], course=course, **links, **values))
 
     def write_error(self, status_code: int, **details: Any) -> None:
-        """Answer with what is wrong."""
+        """Answer with an error page."""
         problem = details.get("exc_info", (None, None))[1]
         message = problem.log_message if isinstance(problem, web.HTTPError) and problem.log_message else ""
         self.show("error", status=status_code, reason=http.client.responses.get(status_code, "Error"), message=message)
@@ -90,18 +90,18 @@ class Page(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]  # Jupy
 
     @property
     def queue(self) -> GradingQueue:
-        """The classroom's, which remembers what it has read."""
+        """The classroom's queue, which remembers what it has read."""
         queue: GradingQueue = self.settings["queue"]
         return queue
 
     @property
     def reader(self) -> ClassReader:
-        """The classroom's, which remembers what it has read."""
+        """The classroom's reader, which remembers what it has read."""
         reader: ClassReader = self.settings["reader"]
         return reader
 
     def queue_status(self) -> list[Status]:
-        """Return how it is with the learner's submissions and entries."""
+        """Return the status of the learner's submissions and entries."""
         return self.queue.status(self.user, today())
 
     @property

@@ -22,7 +22,7 @@ HEADERS = {
 }
 """HTTP headers of each page."""
 FEEDBACK_POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-"""Content-Security-Policy of a feedback page, which has its own; here nothing in it may run or load even so."""
+"""Content-Security-Policy of a feedback page, besides its own: nothing in it may run or load here."""
 _templates = Environment(
     loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )

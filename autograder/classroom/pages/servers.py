@@ -1,4 +1,4 @@
-"""What each learner's server uses on this machine, from the processes that the hub has started."""
+"""Resources that each learner's server uses on this machine, from the processes that the hub has started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Server:
 
     learner: str
     since: str
-    """UTC, ISO 8601."""
+    """Start time: UTC, ISO 8601."""
     processes: int
     megabytes: float
     """Proportional set size of all processes: shared memory counts once."""
@@ -25,17 +25,17 @@ class Server:
 
 def running(folders: Folders, hub: int) -> list[Server]:
     """Return the servers that the hub with this PID runs, the one with the most memory first."""
-    found = []
+    result = []
     for server in servers(folders, hub):
         try:
             since = datetime.fromtimestamp(psutil.Process(server.first).create_time(), UTC)
         except psutil.NoSuchProcess:  # it has just ended
             continue
         pids = server.pids()
-        found.append(
+        result.append(
             Server(server.learner, since.isoformat(timespec="seconds"), len(pids), sum(map(_bytes, pids)) / 1e6)
         )
-    return sorted(found, key=lambda one: -one.megabytes)
+    return sorted(result, key=lambda each: -each.megabytes)
 
 
 def _bytes(pid: int) -> int:

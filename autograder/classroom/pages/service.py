@@ -28,10 +28,10 @@ class OwnEntry:
     """One of the learner's entries, as the learner sees it."""
 
     finished: str
-    """UTC, ISO 8601."""
+    """Time of judging: UTC, ISO 8601."""
     name: str
     score: float
-    """In the challenge's unit; 0 if it does not count."""
+    """Score in the challenge's unit; 0 if it does not count."""
     fault: str
 
 
@@ -41,7 +41,7 @@ def utc_minute(moment: float) -> str:
 
 
 class Index(Page):
-    """What the learner has submitted, and which challenges there are."""
+    """Page of the learner's submissions, and of the challenges."""
 
     @web.authenticated
     def get(self) -> None:
@@ -54,14 +54,14 @@ class Index(Page):
             if status.assignment in site.grading.on_submit
         ]
         grading = site.grading
-        told = notices.read(self.classroom.folders.notices(self.user))
+        own_notices = notices.read(self.classroom.folders.notices(self.user))
         self.show(
             "index",
             gpus=site.gpus is not None,
             challenges=states,
             submissions=submissions,
-            notices=[(utc_minute(one.time), one.text) for one in reversed(told.notices)],
-            disk=None if told.disk_bytes is None else (told.disk_bytes / 2**30, site.servers.disk_gib),
+            notices=[(utc_minute(notice.time), notice.text) for notice in reversed(own_notices.notices)],
+            disk=None if own_notices.disk_bytes is None else (own_notices.disk_bytes / 2**30, site.servers.disk_gib),
             tries=grading.tries_per_day,
             counts=grading.counts,
             servers=running(self.classroom.folders, self.hub_process.pid) if self.is_instructor else None,
@@ -76,7 +76,7 @@ class ChallengePage(Page):
     def get(self, name: str) -> None:
         challenge, site = self.challenge(name), self.classroom.site
         statuses = [status for status in self.queue_status() if status.assignment == assignment_of(name)]
-        refused = [one for status in statuses for one in status.done if not one.judged]
+        refused = [done for status in statuses for done in status.done if not done.judged]
         standings = self.leaderboard.standings(name)
         self.show(
             "challenge",
@@ -93,12 +93,12 @@ class ChallengePage(Page):
 
     def _own_entries(self, name: str, refused: list[Done]) -> list[OwnEntry]:
         """Return the learner's entries, newest first."""
-        found = [OwnEntry(one.finished, "", 0.0, f"refused: {one.problem}") for one in refused]
-        for one in self.leaderboard.results(name):
-            if one.author == self.user:
-                score = Row("", one.values).score if one.values else 0.0
-                found.append(OwnEntry(one.finished, one.name, score, one.fault))
-        return sorted(found, key=lambda one: one.finished, reverse=True)
+        entries = [OwnEntry(done.finished, "", 0.0, f"refused: {done.problem}") for done in refused]
+        for result in self.leaderboard.results(name):
+            if result.author == self.user:
+                score = Row("", result.values).score if result.values else 0.0
+                entries.append(OwnEntry(result.finished, result.name, score, result.fault))
+        return sorted(entries, key=lambda entry: entry.finished, reverse=True)
 
 
 class TraceFile(Page):

@@ -1,4 +1,4 @@
-"""Where learners' servers run: a module for each `kind` of `[servers]`.
+"""Ways to run learners' servers: a module for each `kind` of `[servers]`.
 
 sandbox.py       in sandboxes on this machine
 docker.py        in containers of this machine's Docker, by DockerSpawner
@@ -21,7 +21,7 @@ from autograder.classroom.site import Site
 
 
 class Kind(Protocol):
-    """What each module defines."""
+    """Functions that each module defines."""
 
     def configure(self, c: Any, site: Site, folders: Folders) -> None:
         """Set JupyterHub's spawner, and how servers reach the hub. c: JupyterHub's configuration."""
@@ -31,7 +31,7 @@ class Kind(Protocol):
 
 
 class KindOfSystemUsers(Kind, Protocol):
-    """What each module defines, too, where learners are users of a system."""
+    """Functions of the modules where learners are users of a system."""
 
     def missing_for(self, site: Site, people: Sequence[str]) -> list[str]:
         """Return what keeps some of these people, users of the system, from a server; others can have theirs."""

@@ -1,4 +1,4 @@
-"""What a server in a container or a pod has: the image of notebooks, the learner's home and parts of the exchange."""
+"""Settings of servers in containers and pods: the image of notebooks, the learner's home and parts of the exchange."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def prepare(folders: Folders, spawner: Any) -> None:
 
 
 def missing(site: Site) -> list[str]:
-    """Return what of the package, the daemon, the image and the network is missing."""
+    """Return which of the package, the daemon, the image and the network are missing."""
     problems = list(containers.package("dockerspawner", "dockerspawner", "docker"))
     return problems or list(_of_daemon(_table(site)))
 

@@ -26,7 +26,7 @@ RIGHTS = {
     "persistentvolumeclaims": ("create", "get"),
     "events": ("list", "watch"),
 }
-"""What KubeSpawner does: verbs by kind of objects, those of cluster/jupyterhub/kubernetes/permissions.yaml."""
+"""Permissions of KubeSpawner: verbs by kind of objects, those of cluster/jupyterhub/kubernetes/permissions.yaml."""
 
 
 def configure(c: Any, site: Site, folders: Folders) -> None:
@@ -39,7 +39,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     spawner = c.KubeSpawner
     spawner.namespace, spawner.image = kubernetes.namespace, kubernetes.image
     spawner.component_label = f"{site.course.name}-server"
-    spawner.extra_labels = {"labkit/server": site.course.name}  # by which a NetworkPolicy knows it
+    spawner.extra_labels = {"labkit/server": site.course.name}  # by which a NetworkPolicy selects it
     if kubernetes.service_account:
         spawner.service_account = kubernetes.service_account
         spawner.automount_service_account_token = True
@@ -90,12 +90,12 @@ def prepare(folders: Folders, spawner: Any) -> None:
     """Make a learner's folders of the exchange, before a pod mounts them."""
     learner = spawner.user.name
     folders.prepare_learner(learner)
-    if os.geteuid() == 0:  # who has then given them to a user of this machine
+    if os.geteuid() == 0:  # then `prepare_learner` has given them to a user of this machine
         give(folders.in_exchange("inbound", learner), _USER)
 
 
 def missing(site: Site) -> list[str]:
-    """Return what of the package, the cluster and the claim is missing."""
+    """Return which of the package, the cluster and the claim are missing."""
     packages = list(containers.package("kubespawner", "jupyterhub-kubespawner", "kubernetes"))
     return packages or list(_of_cluster(_table(site)))
 

@@ -53,7 +53,7 @@ exec {{cmd}}
 class PortHandler(BatchSpawnerAPIHandler):  # type: ignore[misc]  # batchspawner has no types
     """Takes the port of a server that has started, and nothing else.
 
-    batchspawner's own handler sets any attribute of the spawner: with the token of the own server, a learner could
+    batchspawner's own handler sets any attribute of the spawner: with the token of their server, a learner could
     replace the commands that the hub runs.
     """
 
@@ -61,7 +61,7 @@ class PortHandler(BatchSpawnerAPIHandler):  # type: ignore[misc]  # batchspawner
     def post(self) -> None:
         token, body = self.get_auth_token(), self.get_json_body()
         port = body.get("port") if isinstance(body, dict) else None
-        spawner = next((one for one in self.current_user.spawners.values() if one.api_token == token), None)
+        spawner = next((each for each in self.current_user.spawners.values() if each.api_token == token), None)
         if not token or spawner is None:
             raise web.HTTPError(403, "only a server that is starting reports its port")
         if set(body or ()) != {"port"} or type(port) is not int or not 1024 <= port < 65536:
@@ -76,7 +76,7 @@ class SlurmSpawner(batchspawner.SlurmSpawner):  # type: ignore[misc]
 
     @default("exec_prefix")
     def _become_learner(self) -> str:
-        """Return how the hub becomes the learner for sbatch, squeue and scancel."""
+        """Return the prefix of sbatch, squeue and scancel by which the hub becomes the learner."""
         return " ".join(_becoming(self.user.name))
 
     async def start(self) -> tuple[str, int]:
@@ -89,7 +89,7 @@ class SlurmSpawner(batchspawner.SlurmSpawner):  # type: ignore[misc]
 
 
 def _becoming(learner: str) -> list[str]:
-    """Return what precedes a command that the hub runs as a learner."""
+    """Return the prefix of a command that the hub runs as a learner."""
     if learner == pwd.getpwuid(os.geteuid()).pw_name:
         return []
     return ["runuser", "-u", learner, "--"] if os.geteuid() == 0 else ["sudo", "-n", "-E", "-u", learner]
@@ -119,7 +119,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
 
 
 def missing(site: Site) -> list[str]:
-    """Return what of Slurm's commands, its cluster and the shared folder is missing."""
+    """Return which of Slurm's commands, its cluster and the shared folder are missing."""
     return list(_missing(site, _table(site)))
 
 
@@ -144,7 +144,7 @@ def _missing(site: Site, slurm: Slurm) -> Iterator[str]:
     if shutil.which(change) is None:
         yield f"the hub submits learners' jobs with {change}, which is not installed"
     server = _server_program(slurm)
-    if server.parent.is_dir() and not server.exists():  # else nodes alone have it
+    if server.parent.is_dir() and not server.exists():  # otherwise only the nodes may have it
         yield f"there is no {server}: install labkit[lab], jupyterhub and batchspawner with {slurm.python}"
 
 

@@ -1,4 +1,4 @@
-"""What servers need whose learners are users of a system: a sandbox for the judge, and an exchange that all share."""
+"""Requirements where learners are users of a system: a sandbox for the judge, and an exchange that all share."""
 
 from __future__ import annotations
 

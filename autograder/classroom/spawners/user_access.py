@@ -1,4 +1,4 @@
-"""What users of this machine cannot reach, asked as each of them. Only root can ask."""
+"""Finds what users of this machine cannot reach, by trying it as each of them. Only root can do that."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _START_SECONDS = 120.0
 
 
 def missing(people: Iterable[str], python: Path, folders: Sequence[Path]) -> Iterator[str]:
-    """Yield one sentence for each thing that keeps users from a server, with those it concerns.
+    """Yield one sentence for each thing that keeps users from a server, with the users concerned.
 
-    python: with which servers run. folders: what each must be able to read.
+    python: interpreter of the servers. folders: what each user must be able to read.
     """
     wanted = [path for path in (python, *folders) if path.exists()]
     concerned: dict[str, list[str]] = defaultdict(list)
     ready = []
     for name in people:
-        found = list(_unreachable(name, wanted))
-        for problem in found:
+        problems = list(_unreachable(name, wanted))
+        for problem in problems:
             concerned[problem].append(name)
-        if not found:
+        if not problems:
             ready.append(name)
     for problem, names in concerned.items():
         yield f"{_listed(names)}: {problem}"
@@ -41,11 +41,11 @@ def missing(people: Iterable[str], python: Path, folders: Sequence[Path]) -> Ite
 
 def _unreachable(name: str, paths: Sequence[Path]) -> Iterator[str]:
     resolved = [end for path in paths for end in dict.fromkeys((path.absolute(), path.resolve()))]
-    asked = list(dict.fromkeys(part for path in resolved for part in (*reversed(path.parents), path)))
-    closed = _as(name, ["sh", "-c", _ASK, "sh", *map(str, asked)]).stdout.splitlines()
+    examined = list(dict.fromkeys(part for path in resolved for part in (*reversed(path.parents), path)))
+    closed = _as(name, ["sh", "-c", _ASK, "sh", *map(str, examined)]).stdout.splitlines()
     for path in paths:
         ends = (path.absolute(), path.resolve())
-        # of a link that leads to what is closed, the link is not the reason
+        # where a link leads to a closed folder, the link is not the reason
         way = [part for end in ends for part in reversed(end.parents) if str(part) in closed] or [path]
         if str(ends[0]) in closed:
             yield f"cannot read {path}, since {way[0]} is closed to them: chmod o+rx {way[0]}, or move what they need"
@@ -72,12 +72,12 @@ def _of_start(name: str, python: Path) -> Iterator[str]:
 
 
 def exposed(people: Sequence[str], python: Path) -> Iterator[str]:
-    """Yield one sentence if a user can read the checks that decide on marks. python: with which servers run."""
+    """Yield one sentence if a user can read the checks that decide on marks. python: interpreter of the servers."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # then there is no server either
         for name in people[:1]:
-            if found := _as(name, [str(python), "-P", "-c", _AUTOGRADER]).stdout.strip():
+            if folder := _as(name, [str(python), "-P", "-c", _AUTOGRADER]).stdout.strip():
                 yield (
-                    f"{name} can read the hidden checks of exercises, in {found}: chmod go-rwx {found}, or let "
+                    f"{name} can read the hidden checks of exercises, in {folder}: chmod go-rwx {folder}, or let "
                     "[servers.users] python be an environment without the autograder"
                 )
 

@@ -1,4 +1,4 @@
-"""Servers as users of this machine, whom the learners are. The hub, which root starts, becomes each of them.
+"""Runs each server under the learner's own account on this machine. The hub, which root starts, changes to it.
 
 Homes are the users' own, and there is no sandbox: what a learner can reach is what this machine's permissions allow.
 The exchange is that of servers on Slurm: see slurm.py. What a learner may use is limited as in a sandbox.
@@ -44,7 +44,7 @@ class UserSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub has 
     _group: Cgroup | None = None
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
-        """Return what a new process does before it becomes the server."""
+        """Return a function that a new process calls before it becomes the server."""
         become, hub = super().make_preexec_fn(name), os.getpid()
 
         def enter() -> None:
@@ -101,7 +101,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
 
 
 def missing(site: Site) -> list[str]:
-    """Return what of root's rights, the shared folder and the learners' copy of the lab is missing."""
+    """Return which of root's rights, the shared folder and the learners' copy of the lab are missing."""
     return list(_missing(_table(site), system_users.known(learners(site, site.folder))))
 
 

@@ -51,8 +51,8 @@ def _tried(order: Order) -> str:
         finally:
             os._exit(0)
     os.close(writing)
-    with open(reading, encoding="utf-8", errors="replace") as said:
-        problem = said.read()
+    with open(reading, encoding="utf-8", errors="replace") as errors:
+        problem = errors.read()
     os.waitpid(pid, 0)
     return problem
 

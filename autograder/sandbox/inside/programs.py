@@ -1,4 +1,4 @@
-"""What the grader requests of the sandboxes' forkserver.
+"""Functions that the grader requests of the sandboxes' forkserver.
 
 The grader, which names these functions, starts the forkserver before it imports torch itself: what they need is
 imported in them.

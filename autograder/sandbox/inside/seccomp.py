@@ -1,6 +1,6 @@
 """The system calls that a submission may not make, as a seccomp filter.
 
-A deny list, not an allow list: the system calls of torch, gloo and multiprocessing change. Denied are calls that reach
+A deny list, not an allow list: the system calls of torch, gloo and multiprocessing change. It denies calls that reach
 into other processes or the kernel itself, make namespaces or mounts, or open sockets that network namespaces do not
 confine. They fail with EPERM, so that libraries fall back. `clone3` fails as if the kernel lacked it, since the filter
 cannot see its flags; the C library then uses `clone`.

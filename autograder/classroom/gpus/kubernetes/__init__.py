@@ -2,9 +2,9 @@
 
 front.py     what a learner's server may ask: its own runs, in the course's shape
 shapes.py    the objects of a run, made anew from the few things that a learner chooses
-runs.py      whose run has which name; beside the ledger
+runs.py      the owner of each run; beside the ledger
 turns.py     a learner's changes, one after the other
 cluster.py   the cluster's API as the hub's own account
-rights.py    what the hub must be allowed there
-pod_jobs.py  the course's jobs, as their pods say
+rights.py    permissions that the hub needs there
+pod_jobs.py  the course's jobs, from their pods
 """

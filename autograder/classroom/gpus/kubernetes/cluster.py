@@ -12,7 +12,7 @@ from autograder.classroom.gpus.jobs import SchedulerFailed
 from autograder.classroom.kubernetes_api import log_in
 
 _CONNECTIONS = 2000
-"""Each log that a cell follows is one."""
+"""Maximum open connections: each log that a cell follows is one."""
 _CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 _MERGE_PATCH = "application/merge-patch+json"
 

@@ -1,6 +1,6 @@
-"""A narrow front of the cluster's API: what labkit's client asks for a run of its own, and nothing else.
+"""A narrow front of the cluster's API: it passes on what labkit's client needs for its own runs, and nothing else.
 
-Who asks is known by the token of the learner's server, and a run's name belongs to who has made it.
+The token of the learner's server identifies the user; a run's name belongs to the user who made it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from labkit.clusters.kubernetes.manifest import CONTAINER, WAIT_LIMIT_SECONDS
 _POLICIES = "apis/networking.k8s.io/v1"
 _REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 MOST_RUNS, _MOST_STREAMS = 16, 100
-"""Of one learner at a time: each run has three objects in the cluster's database, each stream is a connection."""
+"""Limits of one learner at a time: each run has three objects in the cluster, each stream is a connection."""
 _MOST_A_DAY, _DAY_SECONDS = 2000, 86400
 """Runs that one learner may begin: each leaves a row in the table."""
 _SPARE_SECONDS = 3600
 
 
 class Front(ForCells):
-    """Requests as to the cluster's API. Answers and errors are as there."""
+    """Handles requests in the form of the cluster's API; answers and errors have its form, too."""
 
     _streams: ClassVar[Counter[str]] = Counter()
-    """Open ones, by user."""
+    """Number of open streams, by user."""
 
     def initialize(self, classroom: configured.Classroom) -> None:
-        """Settings of the application: `cluster`, `runs`, `turns`, `pods`, and `template`: what each run's pods are."""
+        """Read the settings `cluster`, `runs`, `turns`, `pods`, and `template`, the course's pod template."""
         super().initialize(classroom)
         self._cluster: Cluster = self.settings["cluster"]
         self._runs: Runs = self.settings["runs"]
@@ -60,7 +60,7 @@ class Front(ForCells):
             self._streaming.cancel()
 
     async def get(self, path: str) -> None:
-        """Pods of a run, and changes of them; a pod's log; events of a run; the cluster's version."""
+        """Answer with the pods of a run and their changes, a pod's log, events of a run, or the cluster's version."""
         pods, events = (self._cluster.path("api/v1", plural)[1:] for plural in ("pods", "events"))
         query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
         if path == "version":
@@ -82,14 +82,14 @@ class Front(ForCells):
             raise _nothing_else()
 
     async def post(self, path: str) -> None:
-        """Make a part of a run. Its Secret comes first, and with it the run is the learner's."""
+        """Create a part of a run. Its Secret comes first, and makes the run the learner's."""
         if path == _REVIEW:
             return self._review()
         async with self._turn():
             await self._make(path)
 
     async def _make(self, path: str) -> None:
-        plural = next((one for one, group in GROUPS.items() if path == self._cluster.path(group, one)[1:]), "")
+        plural = next((kind for kind, group in GROUPS.items() if path == self._cluster.path(group, kind)[1:]), "")
         if not plural:
             raise _nothing_else()
         sent, user = self._body(), self.user
@@ -112,7 +112,7 @@ class Front(ForCells):
         else:
             self._require_left(self._own(f"({RUN})", name))
         if plural == "jobs":
-            # what the ledger and the stop button know of a run is by its name
+            # the ledger and the stop button identify a run by its name
             if not self._runs.begin_job(name):
                 raise web.HTTPError(409, f"the Job of the run {name} was made before")
             await self._keep_apart()
@@ -122,7 +122,7 @@ class Front(ForCells):
         self._answer(status, answer)
 
     async def patch(self, path: str) -> None:
-        """Change what a run's client changes."""
+        """Change a run's Secret or Service, as its client does."""
         plural, name = self._object(path)
         if plural == "jobs":
             raise _nothing_else()
@@ -152,7 +152,7 @@ class Front(ForCells):
             raise web.HTTPError(429, "too many of your runs begin or end: wait for some of them") from None
 
     async def _begin(self, name: str) -> None:
-        """Take a name for a new run. What is left of old ones, whose notebooks cannot have deleted them, is deleted."""
+        """Take a name for a new run. Old runs that their notebooks could not delete are deleted."""
         now, user, runs = time.time(), self.user, self._runs
         longest = WAIT_LIMIT_SECONDS + 60 * self.watch.limits.longest_minutes + _SPARE_SECONDS
         for old, begun in runs.left(user).items():
@@ -175,7 +175,7 @@ class Front(ForCells):
     def _require_left(self, name: str) -> None:
         """Raise `web.HTTPError` if a run is gone, with the reason if the hub has ended it."""
         if name not in self._runs.left(self.user):
-            why = [one.text for one in self.watch.ledger.notices(self.user, time.time()) if one.job == name]
+            why = [notice.text for notice in self.watch.ledger.notices(self.user, time.time()) if notice.job == name]
             raise web.HTTPError(404, why[0] if why else f"the run {name} has ended")
 
     async def _keep_apart(self) -> None:
@@ -187,7 +187,7 @@ class Front(ForCells):
             raise web.HTTPError(502, f"the NetworkPolicy of your ranks could not be made: {text}")
 
     def _limit(self, run: shapes.Run) -> None:
-        """Refuse what a learner has nothing left for. Instructors are only counted."""
+        """Refuse a run beyond the learner's limits. Instructors' use is only counted."""
         watch, name = self.watch, run.job["metadata"]["name"]
         if self.user not in watch.learners:
             return
@@ -198,10 +198,10 @@ class Front(ForCells):
             raise web.HTTPError(403, f"job {name} was not begun: {rules.used_up(watch.limits)}")
 
     def _review(self) -> None:
-        """Answer what a learner may do; `labkit doctor` asks."""
-        asked = self._body()
+        """Answer which objects a learner may create; `labkit doctor` asks."""
+        review = self._body()
         try:
-            attributes = asked["spec"]["resourceAttributes"]
+            attributes = review["spec"]["resourceAttributes"]
             allowed = attributes["verb"] == "create" and attributes["resource"] in GROUPS
         except (LookupError, TypeError):
             raise web.HTTPError(400, "this is no SelfSubjectAccessReview") from None
@@ -211,18 +211,18 @@ class Front(ForCells):
     def _object(self, path: str) -> tuple[str, str]:
         """Return kind and name of an own object. Raises `web.HTTPError`."""
         for plural, group in GROUPS.items():
-            if found := re.fullmatch(rf"{re.escape(self._cluster.path(group, plural)[1:])}/([^/]+)", path):
-                return plural, self._own(f"({RUN})", found[1])
+            if match := re.fullmatch(rf"{re.escape(self._cluster.path(group, plural)[1:])}/([^/]+)", path):
+                return plural, self._own(f"({RUN})", match[1])
         raise _nothing_else()
 
     def _own(self, pattern: str, text: str) -> str:
-        """Return the own run's name in `text`. What another has made looks as what nobody has made."""
-        found = re.fullmatch(pattern, text)
-        if found is None:
+        """Return the name of the learner's own run in `text`. Others' runs look like runs that do not exist."""
+        match = re.fullmatch(pattern, text)
+        if match is None:
             raise _nothing_else()
-        if not self._runs.is_of(self.user, found[1]):
-            raise web.HTTPError(404, f"you have no run {found[1]}")
-        return found[1]
+        if not self._runs.is_of(self.user, match[1]):
+            raise web.HTTPError(404, f"you have no run {match[1]}")
+        return match[1]
 
     def _body(self) -> Any:
         try:
@@ -231,7 +231,7 @@ class Front(ForCells):
             raise web.HTTPError(400, "the body is not JSON") from None
 
     async def _ask(self, method: str, path: str, body: object) -> tuple[int, bytes]:
-        """Return status and answer of the cluster. Raises `web.HTTPError` if there is none."""
+        """Return status and answer of the cluster. Raises `web.HTTPError` if it does not answer."""
         try:
             async with await self._cluster.send(method, path, body=body) as response:
                 return response.status, await response.read()
@@ -246,7 +246,7 @@ class Front(ForCells):
     async def _pass_on(self, path: str, query: dict[str, str] | None = None) -> None:
         """Answer with the cluster's answer, as it comes in."""
         streams = bool(query and (query.get("watch") or query.get("follow")))
-        # also of a log that is not followed: whoever reads it slowly keeps a connection
+        # this limits logs that are not followed, too: a slow reader keeps a connection open
         if self._streams[self.user] >= _MOST_STREAMS:
             raise web.HTTPError(429, f"you follow {_MOST_STREAMS} pods and logs: restart kernels that run no cell")
         self._streaming = asyncio.current_task()

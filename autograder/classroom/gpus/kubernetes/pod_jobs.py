@@ -21,7 +21,7 @@ class PodJobs:
     def __init__(self, cluster: Cluster, runs: Runs) -> None:
         self._cluster, self._runs = cluster, runs
         self._starts: dict[str, int] = {}
-        """When the pods of runs began: those of a run that was deleted vanish one by one, the first perhaps first."""
+        """Start times of runs' pods: those of a deleted run vanish one by one, perhaps the first one first."""
 
     def jobs_of(self, users: Collection[str]) -> list[Job]:
         """Return the runs of these users. Called from another thread than the loop's. Raises `SchedulerFailed`."""
@@ -31,14 +31,14 @@ class PodJobs:
         for pod in self._list("api/v1", "pods"):
             pods.setdefault(pod["metadata"]["labels"].get(_JOB_NAME, ""), []).append(pod)
         jobs = {job["metadata"]["name"]: job for job in self._list("apis/batch/v1", "jobs")}
-        found, starts = [], {}
+        runs, starts = [], {}
         for name in sorted({*pods, *jobs} - {""}, key=lambda name: (_made(jobs.get(name), pods.get(name, [])), name)):
             run = _run(name, jobs.get(name), pods.get(name, []), self._starts.get(name, 0))
             starts[name] = run.start
             if run.user in users:
-                found.append(run)
+                runs.append(run)
         self._starts = starts
-        return found
+        return runs
 
     def allocated_gpus(self, job_id: str) -> int:
         """Return 0: what a Job has asked for is what its pods have."""
@@ -60,12 +60,12 @@ class PodJobs:
 
     def _list(self, group: str, plural: str) -> list[Any]:
         path = self._cluster.path(group, plural)
-        found: list[Any] = self._cluster.ask_from_thread("GET", path, {"labelSelector": USER_LABEL})["items"]
-        return found
+        items: list[Any] = self._cluster.ask_from_thread("GET", path, {"labelSelector": USER_LABEL})["items"]
+        return items
 
 
 def _run(name: str, job: Any, pods: list[Any], known_start: int) -> Job:
-    """job: None if it was deleted; pods: all that there are; known_start: of an earlier look, 0 if there is none."""
+    """Return a run as a job. job: None if deleted; pods: all that exist; known_start: from an earlier look, or 0."""
     spec = job["spec"]["template"]["spec"] if job else pods[0]["spec"]
     nnodes = job["spec"]["completions"] if job else len(pods)
     gpus = sum(int(each.get("resources", {}).get("limits", {}).get(GPU, "0")) for each in spec["containers"])
@@ -90,20 +90,24 @@ def _run(name: str, job: Any, pods: list[Any], known_start: int) -> Job:
 
 
 def _waited(job: Any, start: int) -> int:
-    """Return the seconds from when a Job's own time limit has begun to the start of its pods."""
+    """Return the seconds from the start of a Job's own time limit to the start of its pods."""
     begun = (job.get("status") or {}).get("startTime") or job["metadata"]["creationTimestamp"]
     return max(0, start - _time(begun))
 
 
 def _made(job: Any, pods: list[Any]) -> str:
-    """Return when it was made, ISO 8601; also the order in which jobs wait."""
+    """Return the creation time of a run, ISO 8601, by which waiting jobs are ordered."""
     return str((job or pods[0])["metadata"]["creationTimestamp"])
 
 
 def _conditions(job: Any) -> dict[str, str]:
-    """Return when each condition that holds began; empty where that is unknown."""
-    found = ((job or {}).get("status") or {}).get("conditions") or ()
-    return {one["type"]: one.get("lastTransitionTime") or "" for one in found if one.get("status") == "True"}
+    """Return the start time of each condition that holds; empty where it is unknown."""
+    conditions = ((job or {}).get("status") or {}).get("conditions") or ()
+    return {
+        condition["type"]: condition.get("lastTransitionTime") or ""
+        for condition in conditions
+        if condition.get("status") == "True"
+    }
 
 
 def _finished(pod: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the hub does in the namespace of ranks, and what it lacks there."""
+"""Permissions that the hub needs in the namespace of ranks, and those that it lacks there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RIGHTS = {
 
 
 def missing(pods: GpuPods) -> Iterator[str]:
-    """Yield what is wrong with the pods' template, and what the hub may not do, or why that is unknown."""
+    """Yield faults of the pods' template, and permissions that the hub lacks, or why these are unknown."""
     try:
         read_template(pods.pod_template or None)
     except InvalidJob as problem:

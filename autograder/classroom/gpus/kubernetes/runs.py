@@ -1,4 +1,4 @@
-"""Whose run has which name."""
+"""The owner of each run, by its name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CREATE TABLE IF NOT EXISTS runs_with_jobs (name TEXT PRIMARY KEY);
 
 
 class Runs:
-    """A table of the ledger's file. A name is used once, and stays with who has had it."""
+    """A table in the ledger's file. A name is used once, and stays with its first user."""
 
     def __init__(self, path: Path) -> None:
-        """path: of the ledger, which exists."""
+        """path: file of the ledger, which exists."""
         self._path = path
         with closing(self._open()) as database:
             database.executescript(_SCHEMA)
@@ -29,7 +29,7 @@ class Runs:
         return sqlite3.connect(self._path, timeout=30)
 
     def begin(self, name: str, user: str, now: float) -> bool:
-        """Keep that a new run is this user's. Returns False if the name was used before, by whomever."""
+        """Record that a new run is this user's. Returns False if anybody has used the name before."""
         with closing(self._open()) as database, database:
             done = database.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, 0)", (name, user, int(now)))
             return done.rowcount == 1
@@ -37,11 +37,11 @@ class Runs:
     def begun(self, user: str, since: float) -> int:
         """Return how many runs of a user's have begun since then, Unix seconds; also those that are gone."""
         with closing(self._open()) as database:
-            found = database.execute("SELECT COUNT(*) FROM runs WHERE user = ? AND time >= ?", (user, int(since)))
-            return int(found.fetchone()[0])
+            rows = database.execute("SELECT COUNT(*) FROM runs WHERE user = ? AND time >= ?", (user, int(since)))
+            return int(rows.fetchone()[0])
 
     def begin_job(self, name: str) -> bool:
-        """Keep that a run has a Job. Returns False if it has had one: a second would be taken for the first."""
+        """Record that a run has a Job. Returns False if it has had one: a second would be taken for the first."""
         with closing(self._open()) as database, database:
             done = database.execute("INSERT OR IGNORE INTO runs_with_jobs VALUES (?)", (name,))
             return done.rowcount == 1
@@ -52,7 +52,7 @@ class Runs:
             database.execute("DELETE FROM runs WHERE name = ?", (name,))
 
     def end(self, name: str) -> None:
-        """Keep that a run's objects were deleted."""
+        """Record that a run's objects were deleted."""
         with closing(self._open()) as database, database:
             database.execute("UPDATE runs SET gone = 1 WHERE name = ?", (name,))
 

@@ -19,7 +19,7 @@ from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 GPU = "nvidia.com/gpu"
 USER_LABEL = "labkit/user"
 GROUPS = {"jobs": "apis/batch/v1", "secrets": "api/v1", "services": "api/v1"}
-"""What is made for a run, by kind."""
+"""API group of each kind of objects that a run has."""
 RUN = r"labkit-[0-9a-f]{10}"
 """A run's name, as labkit chooses it."""
 _SESSION = re.compile(r"[0-9a-f]{16}")
@@ -38,7 +38,7 @@ class Run:
     job: Object
     nnodes: int
     gpus: int
-    """Of all nodes together."""
+    """GPUs of all nodes together."""
 
 
 def label(user: str) -> str:
@@ -47,7 +47,7 @@ def label(user: str) -> str:
 
 
 def user_of(thing: Mapping[str, Any]) -> str:
-    """Return whose an object is; empty if nobody's."""
+    """Return the user to whom an object belongs; empty if none."""
     return str((thing["metadata"].get("labels") or {}).get(USER_LABEL, "")).removesuffix("X")
 
 
@@ -75,13 +75,13 @@ def service(sent: Any, user: str, pods: GpuPods) -> Object:
 def job(sent: Any, user: str, pods: GpuPods, longest_seconds: int, template: Mapping[str, Any]) -> Run:
     """Return the Job, whose pods end after `longest_seconds` at the latest.
 
-    template: the course's, merged over the pods'.
+    template: the course's template of pods, merged over labkit's own pods.
     """
     names = _names(sent, pods)
     try:
-        nnodes, asked = sent["spec"]["completions"], sent["spec"]["template"]["spec"]
-        seconds = asked["activeDeadlineSeconds"]
-        (container,) = asked["containers"]
+        nnodes, pod_spec = sent["spec"]["completions"], sent["spec"]["template"]["spec"]
+        seconds = pod_spec["activeDeadlineSeconds"]
+        (container,) = pod_spec["containers"]
         gpus = int(container["resources"].get("limits", {}).get(GPU, "0"))
         silence = float(container["command"][-1])
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -154,7 +154,7 @@ def _compare(made: Any, sent: Any, place: str = "") -> None:
                 raise OtherShape(f"{named} is {'missing' if key in made else 'not allowed'}")
             _compare(made[key], sent[key], inner)
     elif isinstance(made, list) and isinstance(sent, list) and len(made) == len(sent):
-        for number, (one, other) in enumerate(zip(made, sent, strict=True)):
-            _compare(one, other, f"{place}[{number}]")
+        for number, (item, other) in enumerate(zip(made, sent, strict=True)):
+            _compare(item, other, f"{place}[{number}]")
     elif made != sent:
         raise OtherShape(f"{place} is {str(sent)[:100]!r}, and the course has {str(made)[:100]!r}")

@@ -1,4 +1,4 @@
-"""A learner's changes, one after the other: what one has checked still holds when it reaches the cluster."""
+"""A learner's changes, one after the other: what a change has checked still holds when it reaches the cluster."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 
 class TooMany(Exception):
-    """As many changes of this learner's as may wait do wait."""
+    """This learner has the maximum number of changes waiting already."""
 
 
 class Turns:
-    """By user."""
+    """A queue of changes for each user."""
 
     def __init__(self, most: int) -> None:
         """most: changes of one learner that wait or are made. Each may have a body of a megabyte."""
