@@ -166,7 +166,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             except (FileNotFoundError, PermissionError):
                 continue
             claimed = told_time(match[2])
-            problem = "" if claimed else "the time in its name is none"
+            problem = "" if claimed else "the time in its name is invalid"
             if not is_student(match[1]):
                 problem = "no learner has such a name"
             if writer is not None and writer != match[1]:

@@ -52,7 +52,7 @@ def received(told: socket.socket, on_arrival: OnArrival) -> SandboxProcess:
     """Receive the sandbox whose first process reports on `told`. Raises `SandboxNotMade` or `ForkServerGone`."""
     arrived, pid = _hear(told)
     if not arrived.get("here"):
-        raise SandboxNotMade(arrived.get("error", "it said nothing of use"))
+        raise SandboxNotMade(arrived.get("error", "its first process sent no report"))
     try:
         # it waits for permission to go on, so its pid cannot have been reused
         sandbox = SandboxProcess(pid)
@@ -63,7 +63,7 @@ def received(told: socket.socket, on_arrival: OnArrival) -> SandboxProcess:
         told.send(b"+")
         ready, _ = _hear(told)
         if not ready.get("ready"):
-            raise SandboxNotMade(ready.get("error", "it said nothing of use"))
+            raise SandboxNotMade(ready.get("error", "its first process sent no report"))
         sandbox.no_private_folders = ready.get("no_private_folders", "")
     except BaseException:
         sandbox.kill()
@@ -85,7 +85,7 @@ def _hear(connection: socket.socket) -> tuple[dict[str, Any], int]:
     try:
         message, pid = datagrams.receive_with_sender(connection)
     except TimeoutError:
-        raise SandboxNotMade(f"it did not stand within {START_LIMIT_SECONDS:g} s") from None
+        raise SandboxNotMade(f"it was not ready within {START_LIMIT_SECONDS:g} s") from None
     except OSError as error:
         raise ForkServerGone(str(error)) from None
     if message is None:

@@ -28,14 +28,14 @@ from autograder.sandbox import Sandbox
 from labkit import catalogue
 from labkit.checks.rubric import visible_path
 
-_SILENT = {
+SILENT = {
     "autograder": {
         *("authoring", "batch", "classroom", "verdicts", "integrity", "intake", "marks", "mutants", "course", "tests"),
-        *("course_folder.py", "demo.py", "formgrader.py", "submissions.py"),
+        *("course_folder.py", "demo.py", "formgrader_files.py", "submissions.py"),
     },
     "labkit": {
-        *("notebook", "search", "site"),
-        *("__main__.py", "checks.py", "cli.py", "doctor.py", "edit.py", "finding.py", "start.py", "sync.py"),
+        *("command_line", "notebook", "search", "site"),
+        *("__main__.py", "checks.py", "cli.py", "doctor.py", "edit.py", "start.py", "sync.py"),
     },
 }
 """Folders and files of each package that do not affect a verdict, or are covered by the key itself."""
@@ -87,7 +87,7 @@ def judge_version() -> str:
         root = Path(str(package.__file__)).resolve().parent
         for path in sorted(root.rglob("*.py")):
             place = path.relative_to(root)
-            if not _SILENT[package.__name__] & set(place.parts):
+            if not SILENT[package.__name__] & set(place.parts):
                 hashed.update(f"{package.__name__}/{place}".encode())
                 hashed.update(path.read_bytes())
     return hashed.hexdigest()

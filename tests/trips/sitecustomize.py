@@ -1,7 +1,7 @@
-"""Python imports this at its start, where the folder is in PYTHONPATH: notes each function of the tree at its first call.
+"""Notes each function of the tree at its first call. Python imports this at its start if its folder is in PYTHONPATH.
 
-A forked process goes on with the profiler, and notes its own. Environment: TRIP_TREE, the folder of the tree; TRIP_FILE,
-the file with a line for each call: PID, and `FOLDER/FILE.py: FUNCTION`.
+A forked process goes on with the profiler, and notes its own functions. Environment: TRIP_TREE, the folder of the tree;
+TRIP_FILE, the file that gets a line for each call: PID, and `FOLDER/FILE.py: FUNCTION`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Reporter:
 def names():  # of modules and of the classes in them, with what they refer to
     found = {}
     for module_name, module in list(sys.modules.items()):
-        if isinstance(module, types.ModuleType) and module_name.partition(".")[0] not in ("labkit", "__main__", "__mp_main__"):
+        if isinstance(module, types.ModuleType) and not module_name.startswith(("labkit", "__main__", "__mp_main__")):
             for name, value in list(vars(module).items()):
                 found[f"{module_name}.{name}"] = value
                 if isinstance(value, type) and value.__module__ == module_name:
