@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import nbformat
@@ -30,7 +31,14 @@ FOLDERS = {
     "autograder": ("__init__.py", "rubric.py", "mutants.py", "variants"),
     "tests": ("benchmark.py", "test_{name}.py"),
 }
-"""Files that every exercise has in its folder `course/PHASE/NAME` of these trees; some exercises have more."""
+"""Files that every exercise has in its folder `course/PHASE/NAME` of these trees."""
+
+MORE = {
+    "labkit": ("given", "given.py", "scenarios", "scenarios.py"),
+    "autograder": ("mutants",),
+    "tests": ("adversaries", "test_*.py"),
+}
+"""What some exercises have there, too. Anything else is reported: nothing would look for it."""
 
 README_ROW = re.compile(r"\|(?: \[phase \d\]\(templates/(\w+)/README\.md\)[^|]*)? \| `(\w+)` \|")
 """A row of the table in README.md: the phase, in its first row only, and the exercise's short name."""
@@ -107,6 +115,13 @@ def _strays(exercises: list[Exercise]) -> Iterator[str]:
             relative = path.relative_to(root())
             if relative not in known and path.name != "__pycache__":
                 yield f"{relative} belongs to no exercise of {catalogue_path().name}"
+    for exercise in exercises:
+        for owner, parts in FOLDERS.items():
+            patterns = [part.format(name=exercise.short_name) for part in parts] + [*MORE[owner], "__pycache__"]
+            for path in sorted((root() / folder(exercise, owner)).glob("*")):
+                if not any(fnmatchcase(path.name, pattern) for pattern in patterns):
+                    expected = ", ".join((*parts, *MORE[owner])).format(name=exercise.short_name)
+                    yield f"{path.relative_to(root())} has a name that nothing looks for; names there are {expected}"
 
 
 def _contradictions(exercise: Exercise) -> Iterator[str]:

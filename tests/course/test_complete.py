@@ -55,6 +55,15 @@ def test_a_file_of_no_exercise_is_named(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("owner", "name"), [("labkit", "check.py"), ("autograder", "mutant.py"), ("tests", "ring_allreduce_test.py")]
+)
+def test_a_file_of_another_name_in_an_exercise_s_folder_is_named(owner: str, name: str, tree: Path) -> None:
+    (tree / owner / "course" / RING / name).touch()
+    (fault,) = completeness.faults()
+    assert fault.startswith(f"{owner}/course/{RING}/{name} has a name that nothing looks for")
+
+
+@pytest.mark.parametrize(
     ("path", "old", "new", "fault"),
     [
         (NOTEBOOK, "| time | 45 minutes", "| time | 54 minutes", "does not give 45 minutes"),
