@@ -69,6 +69,11 @@ def topology(preset: str | None = None, *, settings: Mapping[str, Any] | None = 
     elif not isinstance(preset, str):
         hint = f"; {preset} GPUs in a node are nproc_per_node={preset}" if type(preset) is int else ""
         raise ValueError(f"preset must be a cluster's name, such as 'dgx-a100', got {preset!r}{hint}")
+    elif preset.isdigit():
+        raise ValueError(
+            f"preset must be a cluster's name, such as dgx-a100, got {preset}; {preset} GPUs in a node are "
+            f"--nproc-per-node {preset}"
+        )
     elif files.is_file(preset):
         base = files.cluster(preset, PRESETS, _DEFAULT)
     else:

@@ -224,6 +224,7 @@ def test_death_by_signal_and_exit_codes_are_named(kernel):
         ("%cluster virtul", "%cluster: unknown kind of cluster 'virtul'; did you mean %cluster virtual?"),
         ("%cluster dgx-a100", "did you mean %cluster virtual dgx-a100?"),
         ("%cluster virtual dgx", "unknown preset 'dgx'"),
+        ("%cluster virtual 4", "got 4; 4 GPUs in a node are --nproc-per-node 4"),
         ("%cluster local --fake", "--fake is not an option of local clusters"),
         ("%cluster virtual --gpu a100", "unknown gpu 'a100'; did you mean a100-80gb"),
         ("%cluster local --gpu t4", "%cluster: --gpu is not an option of local clusters"),
