@@ -1,14 +1,17 @@
 """Table of wrong solutions: judges every mutant of every exercise and writes autograder/course/README.md.
 
-    python -m autograder.mutants [EXERCISE ...]
+    python -m autograder.mutants [EXERCISE ...] [--draws N]
 
-Without names: all exercises. Nothing is written if any mutant of an exercise earns other marks than stated.
+Without names: all exercises. Each judgement draws inputs of its own. With --draws each solution is judged so often,
+which finds checks that depend on what is drawn: the output counts the draws in which a check was not as stated. Nothing
+is written if any solution ever earns other marks than stated.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rich.progress import track
@@ -23,27 +26,30 @@ def main(names: Sequence[str]) -> int:
     """Judge and write the page. Returns 0 if all earn the stated marks, 1 if one does not, 2 for an unknown name."""
     parser = argparse.ArgumentParser("python -m autograder.mutants", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("exercises", nargs="*", metavar="EXERCISE", help="names (default: all)")
+    parser.add_argument("--draws", type=int, default=1, metavar="N", help="judge each N times, with other inputs")
+    options = parser.parse_args(names)
     try:
-        chosen = [hidden_rubric(find(name)) for name in parser.parse_args(names).exercises] or list(rubrics())
+        chosen = [hidden_rubric(find(name)) for name in options.exercises] or list(rubrics())
     except (UnknownExercise, NoRubric) as error:
         print(error, file=sys.stderr)
         return 2
     rows = [(rubric, row) for rubric in chosen for row in stated(rubric)]
-    wrong = 0
-    for rubric, row in track(rows, description="judging"):
+    differing: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    """How often each check of a solution was not as stated."""
+    for rubric, row in track(rows * max(1, options.draws), description="judging"):
         seen = judged(rubric, row)
         if seen != row:
-            wrong += 1
-            differ = ", ".join(sorted(seen.loses ^ row.loses))
-            print(
-                f"{rubric.exercise.short_name} {row.name}: {seen.marks:g}, stated {row.marks:g}; differs in: {differ}"
-            )
-    if wrong:
-        print(f"{wrong} of {len(rows)} are not as stated: nothing written")
+            solution = rubric.exercise.short_name, row.name
+            differing[solution].update(seen.loses ^ row.loses or ["marks alone"])
+            checks = ", ".join(f"{check} ({count})" for check, count in sorted(differing[solution].items()))
+            print(f"{' '.join(solution)}: {seen.marks:g}, stated {row.marks:g}; differs so far in: {checks}")
+    if differing:
+        print(f"{len(differing)} of {len(rows)} are not always as stated: nothing written")
         return 1
     path = root() / "autograder" / "course" / "README.md"
     path.write_text(page())
-    print(f"{len(rows)} judged, all as stated; wrote {path}")
+    times = f" on {options.draws} draws each" if options.draws > 1 else ""
+    print(f"{len(rows)} judged{times}, all as stated; wrote {path}")
     return 0
 
 
