@@ -114,7 +114,8 @@ ATTEMPTS = (
 def environments(hub: Hub) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     """Yield the hub's processes that run, with their environments."""
     for process in psutil.Process(hub.process.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it has just ended
+        # it has just ended; or it is bubblewrap's, into which its own user may not look, either
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             yield process, process.environ()
 
 

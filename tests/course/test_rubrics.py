@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from judged_here import skip_unless_judged
 
 from autograder.judge import Judge
-from autograder.measurable import left_out
 from autograder.mutants import Mutants, judging
 from autograder.sandbox import Sandbox
 from labkit import catalogue
@@ -40,9 +40,7 @@ def checked(name: str, source: str, cluster: str = "virtual") -> Report:
 def graded(name: str, source: str, checks: Sequence[str] = (), once: bool = False) -> Report:
     """Run the hidden rubric or some of its checks as for submissions: in a sandbox, with processes as ranks."""
     exercise, sandbox = HIDDEN[name].exercise, Sandbox()
-    unjudged = left_out(HIDDEN[name], sandbox)
-    if checks and all(check in unjudged for check in checks):
-        pytest.skip("; ".join({unjudged[check] for check in checks}))
+    skip_unless_judged(HIDDEN[name], sandbox, checks)
     with Judge(sandbox) as judge:
         return judge.judge(exercise, source, earlier(exercise), checks, once)
 

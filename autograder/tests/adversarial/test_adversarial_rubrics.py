@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from judged_here import skip_unless_judged
 
 from autograder.feedback import for_learner
-from autograder.judge import Judge
+from autograder.judge import Judge, hidden_rubric
 from autograder.mutants import Mutants
 from autograder.sandbox import Sandbox
 from labkit import catalogue
@@ -40,7 +41,9 @@ def test_a_rubric_gives_what_is_deserved_with_its_reason(path: Path) -> None:
     exercise, text = catalogue.find(path.parts[-3]), path.read_text()
     others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
     checks = told(text, "checks").split()
-    with Judge(Sandbox()) as judge:
+    sandbox = Sandbox()
+    skip_unless_judged(hidden_rubric(exercise), sandbox, checks)
+    with Judge(sandbox) as judge:
         report = judge.judge(exercise, handed_in(exercise, text), others, checks)
     assert len(report.results) == len(checks)
     shown = for_learner(report).text()

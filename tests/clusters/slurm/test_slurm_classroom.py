@@ -37,6 +37,8 @@ from labkit.linux.free_port import free_port
 
 USER = pwd.getpwuid(os.geteuid()).pw_name
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the hub submits jobs as the learners")
+
 
 class ClusterUser(Person):
     """Logs in with the account of an identity provider, without a form."""
@@ -80,6 +82,7 @@ def classroom(running_rig: SlurmRig, tmp_path_factory: pytest.TempPathFactory) -
             log.unlink(missing_ok=True)
 
 
+@as_root
 @pytest.mark.slow
 def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classroom, rig: SlurmRig) -> None:
     """With the lab and nbgrader's exchange in it. The hub's own address is all that it reaches the hub by."""
@@ -179,6 +182,7 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
     assert ledger.stat().st_mode & 0o777 == 0o600 and classroom.folder.stat().st_mode & 0o777 == 0o700
 
 
+@as_root
 def test_what_slurm_would_refuse_is_named_before_a_learner_waits_for_it(rig: SlurmRig, tmp_path: Path) -> None:
     def problems(**table: object) -> str:
         slurm = sites.Slurm(exchange=str(tmp_path), **table)  # type: ignore[arg-type]

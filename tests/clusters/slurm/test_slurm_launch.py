@@ -68,7 +68,9 @@ def test_a_program_runs_on_the_nodes_and_its_failure_comes_back(
     assert "waits" in shown.err or "Python starts there" in shown.err
 
 
-def test_a_saved_job_does_the_same_for_sbatch(rig: SlurmRig, folder: Path) -> None:
+def test_a_saved_job_does_the_same_for_sbatch(separate_nodes: SlurmRig, folder: Path) -> None:
+    """The nodes find each other by their names."""
+    rig = separate_nodes
     assert main(["launch", "train.py", *OPTIONS, "--save", "job.sbatch", "--", "a b"]) == 0
     job = rig.ask("sbatch", "--parsable", "--output=out", "--error=err", "job.sbatch")
     assert job.isdigit(), job
