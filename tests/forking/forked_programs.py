@@ -53,4 +53,4 @@ def prepare() -> None:
 
 def preparations(_: Any, __: list[int]) -> None:
     """Print how often this process was prepared before it was forked, and by which forkserver it was forked."""
-    print(_preparations, os.getppid())
+    print(_preparations, os.getppid(), flush=True)
