@@ -16,6 +16,8 @@ from autograder.classroom import site as sites
 from labkit.command_line.commands import CommandError
 
 _DATABASES = (".db", ".sqlite")
+_SQLITE = b"SQLite format 3\0"
+"""Beginning of an SQLite file."""
 _LEFT_OUT = ("hub.lock", "hub/hub.log", "hub/proxy.pid")
 """Files of a running hub, below the classroom's folder."""
 
@@ -56,7 +58,7 @@ def restore(site_file: Path, archive: Path) -> int:
     try:
         making.mkdir(parents=True, mode=0o700)
         with tarfile.open(archive) as tar:
-            tar.extractall(making, filter="tar", numeric_owner=True)
+            _extract(tar, making)
         if not (making / "course").is_dir():
             raise CommandError(f"{archive} is not a backup of a classroom")
         if folder.exists():
@@ -68,6 +70,18 @@ def restore(site_file: Path, archive: Path) -> int:
         raise CommandError(f"{archive} could not be restored: {problem}; what was restored is in {making}") from None
     print(f"{archive} is restored in {folder}: ./lab hub opens it")
     return 0
+
+
+def _extract(tar: tarfile.TarFile, folder: Path) -> None:
+    """Extract an archive that `backup` made. Raises `tarfile.TarError` if a name leads out of the folder."""
+    if hasattr(tarfile, "tar_filter"):
+        tar.extractall(folder, filter="tar", numeric_owner=True)
+        return
+    # Python before 3.11.4
+    for name in tar.getnames():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise tarfile.TarError(f"it has a file {name}, outside of its folder")
+    tar.extractall(folder, numeric_owner=True)
 
 
 @contextlib.contextmanager
@@ -96,12 +110,20 @@ def _add_all(tar: tarfile.TarFile, folder: Path) -> int:
                         tar.add(path, here / name)
                     continue
                 # learners' own databases, such as Jupyter's history, are copied like other files
-                if path.suffix in _DATABASES and here.parts[:1] in (("course",), ("hub",)):
+                if here.parts[:1] in (("course",), ("hub",)) and _is_sqlite(path):
                     _add_database(tar, path, here / name)
                 else:
                     tar.add(path, here / name)
                 count += 1
     return count
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Whether it is a database that other programs may be writing into. Not each `.db` is: passwords are in a dbm."""
+    if path.suffix not in _DATABASES:
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) in (_SQLITE, b"")  # an empty file is an empty database
 
 
 def _add_database(tar: tarfile.TarFile, path: Path, name: Path) -> None:

@@ -114,9 +114,9 @@ def shown(entry: Explanation, folder: Path) -> str:
             return match[0]
         target = _opened((root() / "docs" / (address or entry.page)).resolve())
         place = _place(target, anchor) if anchor else ""
-        return f"]({os.path.relpath(target, folder)}{place})"
+        return f"]({quote(os.path.relpath(target, folder))}{place})"  # of any name, also with spaces
 
-    page = os.path.relpath(guides() / entry.page, folder)
+    page = quote(os.path.relpath(guides() / entry.page, folder))
     more = f"[{entry.page.removesuffix('.md')}]({page}#{quote(heading_id(entry.title))})"
     return f"**{entry.title}**\n\n{_LINK.sub(link, entry.text)}\n\nFrom the page {more}."
 

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -122,14 +123,16 @@ def test_a_consequence_does_not_hide_its_cause() -> None:
     assert found is not None and found.title == "Two dtypes in one product"
 
 
-def test_links_lead_to_own_notebooks_and_to_pages(workspace: Path) -> None:
+def test_links_lead_to_own_notebooks_and_to_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = tmp_path / "Meine Übungen (1)"
+    monkeypatch.setenv("LABKIT_WORKSPACE", str(workspace))
     own_copy(find("ddp"))
     entry = explain_word("bucket")
     assert entry is not None
     folder = workspace / "phase1_data_parallel"
     links = re.findall(r"\]\(([^)#]+)", explaining.shown(entry, folder))
     assert links[0] == "../phase3_multi_node/11_ddp.ipynb"
-    assert all(Path(os.path.normpath(folder / link)).is_file() for link in links) and len(links) == 2
+    assert all(Path(os.path.normpath(folder / unquote(link))).is_file() for link in links) and len(links) == 2
 
 
 def test_each_word_is_explained_once() -> None:
