@@ -142,8 +142,9 @@ def test_too_few_nodes_are_said_to_be_too_few(server: ForkServer, monkeypatch: p
         Job(source=source, filename="Cell In[3]", max_restarts=5), When(clock.start, 2).on_output
     )
     assert result.stopped == "node 1 was lost: 1 node is left, 2 are needed"
-    lost = result.ranks[1].error
-    assert lost is not None and lost.message == "node 1 was lost, and this rank with it"
+    # which of them is rank 1: torch's agents sort nodes by PID, which may have begun anew between the two
+    errors = [rank.error.message for rank in result.ranks if rank.error is not None]
+    assert "node 1 was lost, and this rank with it" in errors
 
 
 def test_a_hang_after_a_restart_names_each_ranks_line(server: ForkServer) -> None:
