@@ -136,7 +136,7 @@ class Server:
         for _ in self._meanwhile:
             if self._comes(0.0):
                 return _Event.REQUEST
-        while self._spares.missing is not None and self._children - self._twin_pids():
+        while self._spares.missing is not None and self._children - {pid for pid, _ in self._twins.values()}:
             # ranks that train need cores and memory themselves
             if self._comes(_LOOK_SECONDS):
                 return _Event.REQUEST
@@ -212,12 +212,16 @@ class Server:
         if pid:
             self._children.add(pid)
             return pid
-        start_afresh()
-        for held in (self._door, *self._clients.values(), *(door for _, door in self._twins.values())):
-            held.close()
-        self._spares.leave()
-        os.close(self._woken)
-        os.close(self._waking)
+        try:
+            start_afresh()
+            for held in (self._door, *self._clients.values(), *(door for _, door in self._twins.values())):
+                held.close()
+            self._spares.leave()
+            os.close(self._woken)
+            os.close(self._waking)
+        except BaseException:  # it must not go on as a second server
+            traceback.print_exc()
+            os._exit(1)
         return 0
 
     def _load(self, message: Mapping[str, Any]) -> None:
@@ -299,9 +303,6 @@ class Server:
         if forked is None:
             os._exit(0)
         return forked
-
-    def _twin_pids(self) -> set[int]:
-        return {pid for pid, _ in self._twins.values()}
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -21,42 +21,42 @@ from labkit.transport import datagrams
 
 def make(fields: dict[str, Any], own: list[int]) -> None:
     """See `programs.make`."""
-    order, (control, told) = Order(**fields), own
+    order, (control, progress) = Order(**fields), own
     try:
         namespaces.leave_all(own_users=order.uid is None)
         if os.fork() == 0:
-            be(order, control, told, furnished=False)
+            be(order, control, progress, furnished=False)
     except BaseException as problem:
-        tell(told, {"error": str(problem)})
+        report(progress, {"error": str(problem)})
     finally:
         os._exit(0)
 
 
-def be(order: Order, control: int, told: int, furnished: bool) -> NoReturn:
+def be(order: Order, control: int, progress: int, furnished: bool) -> NoReturn:
     """Run as the first process of a sandbox. furnished: whether bubblewrap has made its namespaces and folders."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # the kernel adds the sender's pid, as the grader sees it
-        tell(told, {"here": True})
-        if not os.read(told, 1):
+        report(progress, {"here": True})
+        if not os.read(progress, 1):
             os._exit(0)
         if not furnished:
             namespaces.furnish(order.home, order.scratch_bytes)
         os.chdir(order.home)
         confine(order)
         problem = keep_ranks_apart(order) if order.apart else ""
-        tell(told, {"ready": True, "no_private_folders": problem})
-        os.close(told)
+        report(progress, {"ready": True, "no_private_folders": problem})
+        os.close(progress)
         server.serve(socket.socket(fileno=control), prepared=REMOTE.prepare if order.virtual else None)
     except BaseException as problem:
-        tell(told, {"error": str(problem)})
+        report(progress, {"error": str(problem)})
     finally:
         os._exit(0)
 
 
-def tell(told: int, what: dict[str, Any]) -> None:
+def report(progress: int, message: dict[str, Any]) -> None:
     try:
-        os.write(told, datagrams.encode(what))
+        os.write(progress, datagrams.encode(message))
     except OSError:  # closed: the sandbox is running, or the grader is gone
         return

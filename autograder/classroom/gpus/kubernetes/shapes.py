@@ -47,7 +47,7 @@ def label(user: str) -> str:
 
 
 def user_of(thing: Mapping[str, Any]) -> str:
-    """Return the user to whom an object belongs; empty if none."""
+    """Return the owner of an object, or an empty string."""
     return str((thing["metadata"].get("labels") or {}).get(USER_LABEL, "")).removesuffix("X")
 
 
