@@ -49,7 +49,7 @@ def list_patches() -> int:
         table.add_column(column, overflow="fold")
     for patch in PATCHES:
         ranks = "all" if patch.threads and patch.processes else "threads" if patch.threads else "processes"
-        names = "\n".join(patch.replaces) or "none: entries in torch's own tables"
+        names = "\n".join(patch.replaces) or "none"
         table.add_row(Text(patch.subject), ranks, Text(patch.why), Text(names, style="dim"))
     console = Console()
     console.print(table)

@@ -60,7 +60,7 @@ class Patch:
     why: str
     apply: Callable[[Setting], object]
     replaces: tuple[str, ...] = ()
-    """Names that have another value afterwards; `*` fits any part of a name. None: only torch's own tables change."""
+    """Names that have another value afterwards; `*` fits any part of a name. Empty: an entry in a table."""
     threads: bool = True
     """Whether it is needed where ranks are threads of one process."""
     processes: bool = True
