@@ -20,7 +20,7 @@ from labkit.clusters import Run, cycles
 from labkit.clusters.forkserver.time_limit import NO_ANSWER
 from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.clusters.run import RankError, ranges
-from labkit.clusters.virtual.scheduler.diagnosis import SCHEDULER_FAILED
+from labkit.clusters.virtual.scheduler.errors import SCHEDULER_FAILED
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
 _LAB_ERRORS = ("DeadlockError", "MismatchError", "PeerFailed", "OutOfMemoryError", "ProtocolError", "UsedBeforeWait")

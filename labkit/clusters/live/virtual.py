@@ -32,7 +32,6 @@ from labkit.clusters.run import RankResult, ending
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.virtual.hosts import host
 from labkit.clusters.virtual.isolation import current, modules
-from labkit.clusters.virtual.scheduler.faults import InterruptFaults
 from labkit.clusters.virtual.torch_backend import store
 from labkit.torch_versions.groups import count_inits_from, group_count, groups_of_this_rank, inits_of_this_rank
 from labkit.torch_versions.tensors import all_ddp, ddp_afresh
@@ -73,7 +72,6 @@ class _LiveHost:
         self._answers = dict.fromkeys(world, _NO_ANSWER)
         self._inits = 0
         self._host = host.prepare(job, options, reporter, self._leave)
-        self._faults = self._host.engine.faults
         self._threads = ThreadRanks(self._host.engine, self._program)
         keep_default_groups(lambda: self._ranks[current.endpoint().rank].default)
 
@@ -136,8 +134,8 @@ class _LiveHost:
         self._modules.update(cell.modules)
         began = max(engine.clock)
         if cell.trace:
-            engine.events = []
-        engine.apart = set(self._answers) - set(cell.ranks)
+            engine.log.start()
+        engine.reach.apart = set(self._answers) - set(cell.ranks)
         self._answers.update({rank: replace(_NO_ANSWER, began=began) for rank in cell.ranks})
         self._go_on(cell.ranks, partial(self._run_on_rank, cell, self._inits))
         if cell.trace:
@@ -196,7 +194,7 @@ class _LiveHost:
         It is raised either at the rank's next request to the scheduler, or in the learner's own code, or where the rank
         waits for another one of its threads.
         """
-        self._host.engine.faults = InterruptFaults(self._faults, self._in_cell)
+        self._host.engine.faults.interrupt(self._in_cell)
         while not self._threads.all_rest:
             frames = sys._current_frames()
             for rank in self._ranks.values():
@@ -206,7 +204,7 @@ class _LiveHost:
                 elif rank.endpoint.threads is not None and rank.endpoint.rank in self._in_cell:
                     rank.endpoint.threads.interrupt()
             time.sleep(_RETRY_SECONDS)
-        self._host.engine.faults = self._faults
+        self._host.engine.faults.end_interrupt()
 
 
 _NO_ANSWER = Answer(began=0.0, pid=0, groups={}, default="", group_count=0)

@@ -4,8 +4,8 @@ from labkit.clusters.virtual.cluster import VirtualCluster, virtual
 from labkit.clusters.virtual.hosts.rank_pool import RankPool
 from labkit.clusters.virtual.hosts.scheduler_server import Alteration
 from labkit.clusters.virtual.process_cluster import VirtualProcessCluster
-from labkit.clusters.virtual.scheduler.diagnosis import DeadlockError, MismatchError, PeerFailed
-from labkit.clusters.virtual.scheduler.faults import LinkDown, jitter, kill, link, slow
+from labkit.clusters.virtual.scheduler.errors import DeadlockError, LinkDown, MismatchError, PeerFailed
+from labkit.clusters.virtual.scheduler.faults import jitter, kill, link, slow
 
 __all__ = [
     "Alteration",

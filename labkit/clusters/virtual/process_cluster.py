@@ -23,8 +23,8 @@ from labkit.clusters.virtual.hosts.rank_pool import RankPool
 from labkit.clusters.virtual.hosts.scheduler_server import Alteration, Incidents, Rules, run_quota, serve
 from labkit.clusters.virtual.isolation import environment
 from labkit.clusters.virtual.placement import VirtualRanks
-from labkit.clusters.virtual.scheduler.diagnosis import SCHEDULER_FAILED
 from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.errors import SCHEDULER_FAILED
 from labkit.hardware import Topology
 from labkit.linux.clock import Clock
 
@@ -139,7 +139,7 @@ def _judged(run: Run, engine: Engine, incidents: Incidents, rules: Rules, job: J
     run = replace(run, ranks=[_dropped(result, incidents.dropped.get(result.rank)) for result in known])
     if not rules.trusting:
         # a rank that goes on after a mismatch has learned from it what another rank requested
-        unfit = {rank: RankError("MismatchError", str(error)) for rank, error in engine.mismatched.items()}
+        unfit = {rank: RankError("MismatchError", str(error)) for rank, error in engine.waiting.mismatched.items()}
         run = replace(run, ranks=[_dropped(result, unfit.get(result.rank)) for result in run.ranks])
     if run.stopped.startswith("timeout"):
         run = replace(run, ranks=[_waited(result, incidents.gone) for result in run.ranks])

@@ -207,6 +207,16 @@ def test_a_fault_that_cannot_be_is_shown_as_it_was_written():
 
 
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_a_rank_is_killed_in_what_it_computes_last(ranks):
+    result = run(
+        "dist.barrier()\nfor _ in range(100):\n    torch.ones(256, 256).mm(torch.ones(256, 256))",
+        kill(1, 5e-4),
+        ranks=ranks,
+    )
+    assert [rank.exit for rank in result.ranks] == [0, -9] and result.ranks[1].output == ""
+
+
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
 def test_a_killed_rank_is_told_from_one_that_died_by_itself(ranks):
     note = "rank 1 was to be killed at 0.5 virtual seconds: a fault of this cluster"
     assert run(SLEEPER, kill(1, at=0.5), ranks=ranks).notes == (note,)

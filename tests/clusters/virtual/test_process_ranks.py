@@ -17,8 +17,8 @@ from labkit import Job, virtual
 from labkit.clusters.virtual.endpoints.protocol import ByteQuota, Connection, ProtocolError
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 from labkit.clusters.virtual.hosts import prefork_warmup, remote
-from labkit.clusters.virtual.scheduler.diagnosis import SchedulerFailed
 from labkit.clusters.virtual.scheduler.engine import Engine
+from labkit.clusters.virtual.scheduler.errors import SchedulerFailed
 from labkit.clusters.virtual.scheduler.requests import Receive, Send
 from labkit.hardware import topology
 
@@ -188,16 +188,16 @@ dist.barrier()"""
 
 def test_what_is_on_the_agenda_may_fail_and_the_scheduler_goes_on() -> None:
     engine = Engine(topology(nproc_per_node=2))
-    engine.groups["all"] = (0, 1)
+    engine.groups.members["all"] = (0, 1)
 
     def fails(time: float, subject: object) -> None:
         raise OverflowError
 
     assert engine.next_rank() == 0
     request = engine.post(0, Receive("all", "recv", "", 1, 0, torch.float32, 3))
-    engine.at(0.0, fails, None)
+    engine._agenda.at(0.0, fails, None)
     assert engine.must_sleep(0, request)
     # the other rank, then the one whose wait has ended
     assert [engine.next_rank(), engine.next_rank(), engine.next_rank()] == [1, 0, None]
     with pytest.raises(SchedulerFailed, match="OverflowError in test_process_ranks"):
-        engine.finish(0, request)
+        engine.waiting.finish(0, request)

@@ -21,8 +21,7 @@ from labkit.clusters.virtual.endpoints import recording
 from labkit.clusters.virtual.endpoints.endpoint import Moment, refuse_after_fork
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.scheduler.collectives import FROM_ROOT, TO_ROOT, has_data
-from labkit.clusters.virtual.scheduler.key_values import StoreCall
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send
+from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, StoreCall
 from labkit.torch_versions.fake_tensors import known_values
 
 _BARRIERS = ("barrier", "monitored_barrier")

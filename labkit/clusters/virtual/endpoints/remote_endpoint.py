@@ -15,10 +15,9 @@ from labkit.clusters.virtual.endpoints.endpoint import KnownTimes, refuse_after_
 from labkit.clusters.virtual.endpoints.protocol import ENDED, Connection
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.shared_endpoint import SharedEndpoint
-from labkit.clusters.virtual.scheduler import diagnosis
-from labkit.clusters.virtual.scheduler.faults import Killed, LinkDown
-from labkit.clusters.virtual.scheduler.key_values import StoreCall
-from labkit.clusters.virtual.scheduler.requests import Blocked, Collective, Receive, Request, Send, Timer
+from labkit.clusters.virtual.scheduler import errors
+from labkit.clusters.virtual.scheduler.errors import Killed, LinkDown
+from labkit.clusters.virtual.scheduler.requests import Blocked, Collective, Receive, Request, Send, StoreCall, Timer
 
 _MOST_UNSAID = 64
 _MOST_UNSAID_BYTES = 64 << 10
@@ -27,10 +26,10 @@ _MOST_UNSAID_BYTES = 64 << 10
 _ERRORS: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (
-        diagnosis.DeadlockError,
-        diagnosis.PeerFailed,
-        diagnosis.MismatchError,
-        diagnosis.SchedulerFailed,
+        errors.DeadlockError,
+        errors.PeerFailed,
+        errors.MismatchError,
+        errors.SchedulerFailed,
         LinkDown,
         dist.DistStoreError,
         dist.QueueEmptyError,
@@ -154,13 +153,17 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
         self._say("end", failed)
         self._send()
 
-    def _say(self, *call: Any) -> None:
+    def settle(self) -> None:
+        """Report what the rank has computed since its last request. Raises Killed if a fault has struck it there."""
         if self._computed:
             operations, self._computed = self._computed, 0
             if self._faulty:
                 self._ask("compute", self.now, operations)
             else:
                 self._unsaid.append(("compute", self.now, operations))
+
+    def _say(self, *call: Any) -> None:
+        self.settle()
         self._unsaid.append(call)
 
     def _send(self) -> None:
@@ -174,7 +177,7 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
             with self._transmitting:
                 self._connection.send(calls)
         except (BrokenPipeError, ConnectionResetError):
-            raise diagnosis.PeerFailed(ENDED) from None
+            raise errors.PeerFailed(ENDED) from None
 
     def _answer(self) -> Any:
         with self._unobserved():
@@ -197,7 +200,7 @@ class SocketEndpoint(SharedEndpoint, KnownTimes):
         self._send()
         answer = self._answer()
         if answer is None:
-            raise diagnosis.PeerFailed(ENDED)
+            raise errors.PeerFailed(ENDED)
         if answer[0] == "killed":
             raise Killed
         if answer[0] == "error":

@@ -75,7 +75,7 @@ class ThreadRanks:
     def _called_back(self, until_one: bool) -> int | None:
         while True:
             self._called.acquire(blocking=False)
-            for rank in sorted(self._calls & self._engine.several.keys()):
+            for rank in sorted(self._calls & self._engine.waiting.several.keys()):
                 self._calls.discard(rank)
                 return rank
             if not until_one:
@@ -136,7 +136,7 @@ class ThreadEndpoint(SharedEndpoint, KnownTimes):
         self.race_detector = RaceDetector()
         # bound directly to the engine, without a wrapper
         self.post: Callable[..., Request] = partial(engine.post, rank)
-        self.compute: Callable[..., None] = partial(engine.compute, rank)
+        self.compute: Callable[..., None] = partial(engine.computing.compute, rank)
 
     @property
     def now(self) -> float:
@@ -152,12 +152,12 @@ class ThreadEndpoint(SharedEndpoint, KnownTimes):
     def wait(self, request: Request, move_clock: bool = True, timeout: float = inf) -> tuple[Any, int]:
         if self._engine.must_sleep(self.rank, request, timeout):
             self._ranks.switch(self.rank)
-        return self._engine.finish(self.rank, request, move_clock), request.source
+        return self._engine.waiting.finish(self.rank, request, move_clock), request.source
 
     def sleep_for_any(self, waits: Sequence[tuple[Request, float]], restless: bool) -> Collection[Request]:
         if self._engine.must_sleep_for_any(self.rank, waits, restless):
             self._ranks.switch(self.rank)
-        return [request for request, _ in waits if self._engine.is_over(self.rank, request)]
+        return [request for request, _ in waits if self._engine.waiting.is_over(self.rank, request)]
 
     def call_back(self) -> None:
         self._ranks.call_back(self.rank)
@@ -177,10 +177,10 @@ class ThreadEndpoint(SharedEndpoint, KnownTimes):
         return request.posted, request.done_at
 
     def work(self, name: str, seconds: float) -> None:
-        self._engine.work(self.rank, name, seconds)
+        self._engine.computing.work(self.rank, name, seconds)
 
     def sleep(self, seconds: float) -> None:
-        self._engine.sleep(self.rank, seconds)
+        self._engine.computing.sleep(self.rank, seconds)
         self._step_aside()
 
     def tick(self, seconds: float) -> None:

@@ -45,7 +45,6 @@ from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
 from labkit.clusters.virtual.scheduler import faults
 from labkit.clusters.virtual.scheduler.engine import Engine
-from labkit.clusters.virtual.scheduler.key_values import KeyValues
 from labkit.hardware import Topology
 from labkit.trace import Trace
 
@@ -139,7 +138,6 @@ def prepare(job: Job, options: Mapping[str, Any], reporter: Reporter, leave: Cal
     """Prepare this process for ranks as threads. `leave(exit code)` implements `os._exit` on a rank."""
     topology = Topology.from_plain(options["topology"])
     engine = Engine(topology, faults.from_plain(options["faults"]), recording=job.trace)
-    KeyValues(engine)  # registers itself
     ledger = Ledger(topology, options["account"], options["fake"], random_states.claim)
     patches.install_on_threads(Setting(topology.world_size, options["account"], options["fake"], reporter, leave))
     arguments.charge_with(lambda name, seconds: current.endpoint().work(name, seconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from labkit.clusters.forkserver import rank_process
 from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
+from labkit.clusters.run import RankResult
 from labkit.clusters.virtual.device import profiling, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints import rank_threads
@@ -27,6 +29,7 @@ from labkit.clusters.virtual.hosts.patches import Setting
 from labkit.clusters.virtual.isolation import clocks, current, random_states
 from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.scheduler.errors import Killed
 from labkit.clusters.virtual.torch_backend import store
 from labkit.hardware import Topology
 from labkit.torch_versions.compilation import leave_uncompiled
@@ -83,6 +86,10 @@ def _perform(job: Job, index: int, options: Mapping[str, Any], reporter: Reporte
     main = sys.modules["__main__"] = ModuleType("__main__")
     with torch.autograd.set_multithreading_enabled(False), ledger.counting(endpoint):
         result = execute(job, index, lambda: endpoint.now, main)
+        try:
+            endpoint.settle()
+        except Killed:
+            result = RankResult(index, exit=-signal.SIGKILL)
         endpoint.close(result.error is not None or result.exit != 0)
     if current.is_forked():
         os._exit(result.exit or 0)

@@ -29,8 +29,7 @@ from labkit.clusters.virtual.endpoints.recording import CATEGORY_BITS
 from labkit.clusters.virtual.hosts.outlet import Outlet
 from labkit.clusters.virtual.hosts.recording_processes import GivenUp, RecordingProcesses
 from labkit.clusters.virtual.scheduler.engine import Engine
-from labkit.clusters.virtual.scheduler.key_values import KeyValues, StoreCall
-from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send
+from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Request, Send, StoreCall
 from labkit.trace import Trace
 
 _MOST_PARTS = 1024
@@ -48,7 +47,6 @@ class Replay:
         outlet: Outlet,
         account: Callable[[int, Callable[[], float]], MemoryAccount],
     ) -> None:
-        KeyValues(engine)  # registers itself
         self._engine = engine
         self._workers = workers
         self._asking: dict[int, tuple[Request, Callable[[], None]]] = {}
@@ -65,7 +63,7 @@ class Replay:
                 ranks[rank].turn()
             except Exception as error:  # the ranks learn of it when they run again
                 raise GivenUp(str(error)) from error
-            if engine.failure or engine.mismatched:
+            if engine.failure or engine.waiting.mismatched:
                 raise GivenUp(engine.failure)
         return replace(engine.trace, memory=in_order([rank.account for rank in ranks]))
 
@@ -148,7 +146,7 @@ class _Rank:
             recording.LATER: lambda one, other: self._moments.append(max(self._seconds(one), self._seconds(other))),
             recording.SLEEP_UNTIL: self._sleep_until,
             recording.TICK: self._tick,
-            recording.WORK: lambda name, seconds: engine.work(rank, name, seconds),
+            recording.WORK: lambda name, seconds: engine.computing.work(rank, name, seconds),
             recording.JOIN: lambda name, ranks, backend: engine.join_group(rank, name, ranks, backend),
             recording.LEAVE: lambda name: engine.leave_group(rank, name),
             recording.MOVED: self.account.move,
@@ -188,7 +186,7 @@ class _Rank:
                         account.shrink(-done & CATEGORY_BITS, -done & ~CATEGORY_BITS)
                 else:
                     if operations:
-                        engine.computed(rank, clock, operations)
+                        engine.computing.computed(rank, clock, operations)
                         operations = 0
                     self._clock = clock
                     if actions[done[0]](*done[1:]):
@@ -231,7 +229,7 @@ class _Rank:
 
         def arrive() -> bool:
             try:
-                arrived = self._engine.finish(self._rank, request, move_clock)
+                arrived = self._engine.waiting.finish(self._rank, request, move_clock)
             except BaseException as error:
                 raise GivenUp(str(error)) from None
             if move_clock:
@@ -286,7 +284,7 @@ class _Rank:
                 self._replay.answer(self._rank, None)
             return False
 
-        self._engine.sleep(self._rank, seconds)
+        self._engine.computing.sleep(self._rank, seconds)
         return wake()
 
     def _steps_aside(self, then: Callable[[], bool]) -> bool:

@@ -24,9 +24,8 @@ from labkit.clusters.virtual.endpoints.protocol import ENDED, ByteQuota, Connect
 from labkit.clusters.virtual.scheduler import key_values
 from labkit.clusters.virtual.scheduler.collectives import REDUCTIONS
 from labkit.clusters.virtual.scheduler.engine import Engine
-from labkit.clusters.virtual.scheduler.faults import Killed
-from labkit.clusters.virtual.scheduler.key_values import KeyValues, StoreCall
-from labkit.clusters.virtual.scheduler.requests import Blocked, Collective, Receive, Request, Send, Timer
+from labkit.clusters.virtual.scheduler.errors import Killed
+from labkit.clusters.virtual.scheduler.requests import Blocked, Collective, Receive, Request, Send, StoreCall, Timer
 from labkit.transport import wire
 
 _COLLECTIVES = (
@@ -102,7 +101,6 @@ def run_quota(rules: Rules) -> ByteQuota:
 
 def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, quota: ByteQuota) -> Incidents:
     """Answer all ranks until the last has ended. `connections[rank]` leads to that rank; all are closed at the end."""
-    KeyValues(engine)  # registers itself
     incidents = Incidents()
     handlers = [
         _RankHandler(engine, rank, connection, rules, quota, incidents) for rank, connection in enumerate(connections)
@@ -110,7 +108,7 @@ def serve(engine: Engine, connections: Sequence[socket.socket], rules: Rules, qu
 
     def called_back(until_one: bool) -> int | None:
         """The rank that is asleep but has sent a message."""
-        asleep = sorted(engine.several)
+        asleep = sorted(engine.waiting.several)
         while True:
             for rank in asleep:
                 if handlers[rank].is_called_back():
@@ -303,7 +301,7 @@ class _RankHandler:
             case "compute", [float() as until, int() as operations] if until < math.inf and 0 <= operations < _MOST:
                 return lambda: self._compute(until, operations)
             case "work", [str() as name, float() as seconds] if (name, seconds) in self._works:
-                return lambda: self._engine.work(self._rank, name, seconds)
+                return lambda: self._engine.computing.work(self._rank, name, seconds)
             case "tick", [float() as seconds] if 0 <= seconds <= _MOST_SECONDS:
                 return lambda: self._tick(seconds)
             case "sleep", [float() as seconds] if 0 <= seconds <= _MOST_SECONDS:
@@ -318,7 +316,7 @@ class _RankHandler:
         seconds = until - self._engine.clock[self._rank]
         if not seconds >= 0:
             raise ProtocolError("a clock that goes backwards")
-        self._engine.compute(self._rank, seconds, operations)
+        self._engine.computing.compute(self._rank, seconds, operations)
         if not self._engine.faults.any:
             self._engine.clock[self._rank] = until
 
@@ -334,7 +332,7 @@ class _RankHandler:
 
     def _sleep(self, left: list[float]) -> Any:
         if left:  # otherwise this is the second call, after its turn has come
-            self._engine.sleep(self._rank, left.pop())
+            self._engine.computing.sleep(self._rank, left.pop())
         return _SLEEP if self._steps_aside() else None
 
     def _post(self, handle: int, request: Request, at: float | None) -> None:
@@ -350,7 +348,7 @@ class _RankHandler:
         self._requests[handle] = request
         if isinstance(request, StoreCall) and not self._may_write(request):
             message = "ranks write nothing into the store where calls are judged: send messages"
-            self._engine.fail(request, RuntimeError(message))
+            self._engine.waiting.fail(request, RuntimeError(message))
             return
         self._engine.post(self._rank, request, at)
 
@@ -364,7 +362,7 @@ class _RankHandler:
         if limit and self._engine.must_sleep(self._rank, request, limit.pop()):
             return _SLEEP
         # a rank may use a result in its next request
-        result = self._engine.finish(self._rank, request, move_clock or not self._trusting)
+        result = self._engine.waiting.finish(self._rank, request, move_clock or not self._trusting)
         if move_clock:
             self._requests.pop(handle, None)
         return result, request.source
@@ -377,7 +375,7 @@ class _RankHandler:
         called_back, self._called_back = self._called_back, False
         if not called_back and self._engine.must_sleep_for_any(self._rank, list(waits.values()), restless):
             return _SLEEP
-        return [handle for handle, (request, _) in waits.items() if self._engine.is_over(self._rank, request)]
+        return [handle for handle, (request, _) in waits.items() if self._engine.waiting.is_over(self._rank, request)]
 
     def _may_write(self, call: StoreCall) -> bool:
         return self._trusting or call.name in _READING
@@ -394,7 +392,7 @@ class _RankHandler:
             case ["blocked", str() as name, str() as line, str() as thread]:
                 return Blocked("", name[:40], line[:200], thread[:40])
         group = fields[1] if len(fields) > 1 else None
-        if not isinstance(group, str) or not self._engine.is_in_group(self._rank, group):
+        if not isinstance(group, str) or not self._engine.groups.has(self._rank, group):
             raise ProtocolError("unknown group: this rank has not joined it, or has destroyed it")
         size = self._engine.topology.world_size
         match fields:
@@ -410,12 +408,14 @@ class _RankHandler:
                     return Receive(group, name[:20], line[:200], wanted, tag, _dtype(dtype), numel)
             case ["collective", _, str() as name, str() as line, list() as tensors, str() as op, int() as root,
                   list() as pieces, list() as expected, float() as timeout]:  # fmt: skip
-                members = len(self._engine.groups[group])
+                members = len(self._engine.groups.members[group])
                 whole = name in _COLLECTIVES and all(isinstance(t, torch.Tensor) for t in tensors)
                 if whole and -1 <= root < members and timeout >= 0 and _are_sizes(pieces) and _are_sizes(expected):
                     sizes = tuple(pieces), tuple(expected)
                     request = Collective(group, name, line[:200], tensors, op[:20], root, *sizes, timeout)
-                    _check_collective(request, group_rank=self._engine.groups[group].index(self._rank), members=members)
+                    _check_collective(
+                        request, group_rank=self._engine.groups.members[group].index(self._rank), members=members
+                    )
                     return request
         raise ProtocolError("malformed request")
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.clusters.virtual.scheduler.diagnosis import MismatchError
+from labkit.clusters.virtual.scheduler.errors import MismatchError
 from labkit.clusters.virtual.scheduler.requests import Collective
 from labkit.torch_versions.dispatch import DisableTorchDispatch
 from labkit.torch_versions.fake_tensors import FakeTensor

@@ -1,21 +1,18 @@
-"""Injected faults: ranks that die, slow ranks and links, cut links, jitter.
+"""Faults of a run: ranks that die, slow ranks and links, cut links, jitter.
 
 Faults are inputs of a run, at virtual times, so a run with faults is as repeatable as one without.
+injected_faults.py lets them happen.
 """
 
 from __future__ import annotations
 
 import ast
-import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.hardware import Topology
-
-if TYPE_CHECKING:
-    from labkit.clusters.virtual.scheduler.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -147,100 +144,3 @@ def _spelled(fault: Fault) -> str:
     usual = {"at": 0.0, "until": inf, "rank": None, "node": None} if not isinstance(fault, Kill) else {}
     arguments = [f"{field}={value!r}" for field, value in asdict(fault).items() if value != usual.get(field, ...)]
     return f"{name}({', '.join(arguments)})"
-
-
-class Killed(SystemExit):
-    """Raised in a rank that is killed. No `except Exception` of a learner catches it."""
-
-    def __init__(self, code: int = -9) -> None:
-        super().__init__(code)
-
-
-class LinkDown(RuntimeError):
-    """A message could not travel: a link on its route is cut."""
-
-
-class Faults:
-    """The faults of one run, for the scheduler."""
-
-    def __init__(self, faults: Sequence[Fault], topology: Topology) -> None:
-        check(faults, topology)
-        self.any = bool(faults)
-        """Whether there are any faults. If not, the scheduler can skip its queries."""
-        self._faults = faults
-        self._dies_at = [inf] * topology.world_size
-        self._slow: dict[int, list[Slow]] = {}
-        self._jitter: Jitter | None = None
-        for fault in faults:
-            if isinstance(fault, Kill):
-                self._dies_at[fault.rank] = min(fault.at, self._dies_at[fault.rank])
-            elif isinstance(fault, Slow):
-                self._slow.setdefault(fault.rank, []).append(fault)
-            elif isinstance(fault, Jitter):
-                self._jitter = fault
-        seed = self._jitter.seed if self._jitter else 0
-        # one generator per rank: the actions of one rank change nothing for another
-        self._computing = [random.Random(f"{seed} rank {rank}") for rank in range(topology.world_size)]
-        self._messages = random.Random(f"{seed} messages")
-
-    def plan(self, engine: Engine) -> None:
-        """Put faults with fixed times on the agenda."""
-        for fault in self._faults:
-            if isinstance(fault, Kill):
-                engine.at(fault.at, self._kill_waiting, (engine, fault.rank))
-            elif isinstance(fault, LinkFault):
-                channels = engine.network.channels_of(fault.rank, fault.node)
-                engine.at(fault.at, engine.network.slow_down, (channels, fault.factor))
-                if fault.until < inf:
-                    engine.at(fault.until, engine.network.restore, channels)
-
-    @staticmethod
-    def _kill_waiting(time: float, subject: tuple[Engine, int]) -> None:
-        engine, rank = subject
-        if rank in engine.waiting:
-            engine.fail_all(engine.awaited(rank), Killed(), time)
-
-    def strike(self, rank: int, clock: list[float]) -> None:
-        """Raise Killed once the rank's time has come; its clock is then the time of its death."""
-        if clock[rank] >= self._dies_at[rank]:
-            clock[rank] = self._dies_at[rank]
-            raise Killed
-
-    def stretched(self, rank: int, start: float, seconds: float) -> float:
-        """Seconds that this rank takes for `seconds` of computing."""
-        for fault in self._slow.get(rank, ()):
-            if fault.at <= start < fault.until:
-                seconds *= fault.factor
-        if self._jitter is not None and self._jitter.compute:
-            seconds *= self._computing[rank].lognormvariate(0.0, self._jitter.compute)
-        return seconds
-
-    def latency(self, seconds: float) -> float:
-        """One latency of `seconds`, with jitter."""
-        if self._jitter is not None and self._jitter.latency:
-            seconds *= self._messages.lognormvariate(0.0, self._jitter.latency)
-        return seconds
-
-
-class InterruptFaults(Faults):
-    """Faults of a run that is being interrupted: each rank is struck once, where it computes, sleeps or has waited."""
-
-    def __init__(self, real: Faults, running: Collection[int]) -> None:
-        """running: the ranks that are in a cell now; others are not interrupted."""
-        self.any = True
-        self._real = real
-        self._running = running
-        self._struck: set[int] = set()
-
-    def strike(self, rank: int, clock: list[float]) -> None:
-        """Raise KeyboardInterrupt the first time."""
-        if rank in self._running and rank not in self._struck:
-            self._struck.add(rank)
-            raise KeyboardInterrupt
-        self._real.strike(rank, clock)
-
-    def stretched(self, rank: int, start: float, seconds: float) -> float:
-        return self._real.stretched(rank, start, seconds)
-
-    def latency(self, seconds: float) -> float:
-        return self._real.latency(seconds)

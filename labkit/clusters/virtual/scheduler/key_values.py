@@ -14,31 +14,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.clusters.run import ranges
-from labkit.clusters.virtual.scheduler.diagnosis import PeerFailed
-from labkit.clusters.virtual.scheduler.engine import Engine
-from labkit.clusters.virtual.scheduler.requests import ServiceCall
+from labkit.clusters.virtual.scheduler.agenda import Agenda
+from labkit.clusters.virtual.scheduler.errors import PeerFailed, named_ranks
+from labkit.clusters.virtual.scheduler.reach import Reach
+from labkit.clusters.virtual.scheduler.requests import StoreCall
+from labkit.clusters.virtual.scheduler.waiting_ranks import WaitingRanks
+from labkit.hardware import Topology
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 """torch's default."""
-
-
-@dataclass(slots=True, eq=False)
-class StoreCall(ServiceCall):
-    """The operation `name` on these keys of one store."""
-
-    store: str
-    """Name of the store: `tcp://localhost:29500`, for instance."""
-    keys: list[str]
-    values: list[bytes]
-    number: int
-    """The summand of `add`; for `queue_pop`, whether to wait."""
-    timeout: float
-    """Maximum seconds to wait for a key."""
-
-    def __str__(self) -> str:
-        shown = ", ".join(repr(key.rpartition("/")[2]) for key in self.keys[:3])
-        return f"store.{self.name}({shown})"
 
 
 @dataclass(slots=True)
@@ -50,11 +34,10 @@ class _Table:
 
 
 class KeyValues:
-    """The stores of one job: a service of the engine, with which it registers itself."""
+    """The stores of one job."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        engine.register(StoreCall, self.accept)
+    def __init__(self, topology: Topology, agenda: Agenda, waiting: WaitingRanks, reach: Reach) -> None:
+        self._topology, self._agenda, self._waiting, self._reach = topology, agenda, waiting, reach
         self._tables: dict[str, _Table] = defaultdict(_Table)
         self._time_outs = 0
         """Number of timeouts on the agenda."""
@@ -70,12 +53,12 @@ class KeyValues:
                 return
             table.waiting[missing.key].append(call)
             self._time_outs += 1
-            self._engine.at(time + call.timeout, self._time_out, call)
+            self._agenda.at(time + call.timeout, self._time_out, call)
             return
         except RuntimeError as error:
-            self._engine.fail(call, error, time + self._round_trip(call.rank))
+            self._waiting.fail(call, error, time + self._round_trip(call.rank))
             return
-        self._engine.complete(call, time + self._round_trip(call.rank))
+        self._waiting.complete(call, time + self._round_trip(call.rank))
         for key in changed:
             self._wake(time, table, key)
 
@@ -89,10 +72,10 @@ class KeyValues:
             except _Missing as missing:
                 table.waiting[missing.key].append(call)
             else:
-                self._engine.complete(call, time + self._round_trip(call.rank))
+                self._waiting.complete(call, time + self._round_trip(call.rank))
 
     def _round_trip(self, rank: int) -> float:
-        topology = self._engine.topology
+        topology = self._topology
         link = topology.intra_node if rank < topology.nproc_per_node else topology.inter_node
         return 2 * link.latency_seconds
 
@@ -100,25 +83,25 @@ class KeyValues:
         self._time_outs -= 1
         if call.error is not None or call.done_at is not None:
             return
-        if call.timeout >= DEFAULT_TIMEOUT_SECONDS and self._engine.is_idle(besides=self._time_outs):
+        if call.timeout >= DEFAULT_TIMEOUT_SECONDS and len(self._agenda.entries) <= self._time_outs:
             # no rank can set the key any more, and the program did not mean to wait for the timeout
-            if self._engine.lost:
+            if self._reach.lost:
                 self._fail_with_lost(time)
             # otherwise the scheduler's diagnosis follows
         else:
             self._fail_late(time, call)
 
     def _fail_with_lost(self, time: float) -> None:
-        lost = sorted(self._engine.lost)
-        failed = f"rank{'s' * (len(lost) > 1)} {ranges(lost)} failed"
-        for request in [request for rank in self._engine.waiting for request in self._engine.awaited(rank)]:
+        failed = f"{named_ranks(sorted(self._reach.lost))} failed"
+        for request in self._waiting.all_awaited():
             if isinstance(request, StoreCall):
-                self._engine.fail(request, PeerFailed(f"waited in {request}: nobody has done that, and {failed}"), time)
+                error = PeerFailed(f"waited in {request}: nobody has done that, and {failed}")
+                self._waiting.fail(request, error, time)
 
     def _fail_late(self, time: float, call: StoreCall) -> None:
         keys = ", ".join(call.keys)
         error = dist.DistStoreError(f"wait timeout after {call.timeout * 1000:.0f}ms, keys: {keys}")
-        self._engine.fail(call, error, time)
+        self._waiting.fail(call, error, time)
 
 
 class _Missing(Exception):

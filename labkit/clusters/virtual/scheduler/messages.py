@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from labkit.clusters.virtual.scheduler import diagnosis
-from labkit.clusters.virtual.scheduler.network import Message
+from labkit.clusters.virtual.scheduler import errors
+from labkit.clusters.virtual.scheduler.agenda import Agenda
+from labkit.clusters.virtual.scheduler.event_log import EventLog
+from labkit.clusters.virtual.scheduler.groups import Groups
+from labkit.clusters.virtual.scheduler.injected_faults import InjectedFaults
+from labkit.clusters.virtual.scheduler.network import Message, Network
+from labkit.clusters.virtual.scheduler.reach import Reach
 from labkit.clusters.virtual.scheduler.requests import Receive, Request, Send
+from labkit.clusters.virtual.scheduler.waiting_ranks import WaitingRanks
+from labkit.hardware import Topology
 from labkit.trace import Kind
-
-if TYPE_CHECKING:
-    from labkit.clusters.virtual.scheduler.engine import Engine
 
 _SEND, _RECEIVE = Kind.SEND.value, Kind.RECEIVE.value
 
 
 class Messages:
-    """Unmatched sends and receives, and messages on their way."""
+    """Unmatched sends and receives, and messages on their way over the network."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        topology: Topology,
+        agenda: Agenda,
+        waiting: WaitingRanks,
+        groups: Groups,
+        reach: Reach,
+        faults: InjectedFaults,
+        log: EventLog,
+    ) -> None:
+        self._waiting, self._groups, self._reach, self._faults, self._log = waiting, groups, reach, faults, log
+        self.network = Network(topology, agenda.at, self._left, self._arrived, self._failed)
         # (group, from, to, tag): unmatched requests of one side, in order; never of both
         self._boxes: dict[tuple[str, int, int, int], deque[Send | Receive]] = {}
         # (group, to, tag): receives from any rank
@@ -35,6 +50,14 @@ class Messages:
         """Drop all unmatched requests."""
         self._boxes.clear()
         self._open.clear()
+
+    def peers(self, request: Send | Receive) -> Sequence[int]:
+        """Ranks that could complete this request."""
+        if isinstance(request, Send):
+            return [request.to]
+        if request.wanted is not None:
+            return [request.wanted]
+        return [rank for rank in self._groups.members[request.group] if rank != request.rank]
 
     def posted_by(self, rank: int) -> list[Receive]:
         """Unmatched receives of this rank."""
@@ -76,12 +99,8 @@ class Messages:
         elif box and box[0].__class__ is Receive:
             self._meet(now, send, box.popleft())  # type: ignore[arg-type]  # what the line above asks
             return
-        if send.to in self._engine.lost or self._engine.closed:
-            error = diagnosis.lost_peer(self._engine, send) or diagnosis.closed_group(self._engine, send)
-            if error is not None:
-                self._engine.fail(send, error, now)
-                return
-        box.append(send)
+        if not self._is_hopeless(now, send, send.to):
+            box.append(send)
 
     def accept_receive(self, now: float, receive: Receive) -> None:
         source = receive.wanted
@@ -95,12 +114,8 @@ class Messages:
         elif box and box[0].__class__ is Send:
             self._meet(now, box.popleft(), receive)  # type: ignore[arg-type]  # as above
             return
-        if source in self._engine.lost or self._engine.closed:
-            error = diagnosis.lost_peer(self._engine, receive) or diagnosis.closed_group(self._engine, receive)
-            if error is not None:
-                self._engine.fail(receive, error, now)
-                return
-        box.append(receive)
+        if not self._is_hopeless(now, receive, source):
+            box.append(receive)
 
     def _accept_from_anybody(self, now: float, receive: Receive) -> None:
         wanted = receive.group, receive.rank, receive.tag
@@ -115,51 +130,59 @@ class Messages:
             assert isinstance(send, Send)
             self._meet(now, send, receive)
             return
-        error = diagnosis.lost_peer(self._engine, receive) or diagnosis.closed_group(self._engine, receive)
-        if error is not None:
-            self._engine.fail(receive, error, now)
-        else:
+        if not self._is_hopeless(now, receive, None):
             self._open.setdefault(wanted, deque()).append(receive)
+
+    def _is_hopeless(self, now: float, request: Send | Receive, peer: int | None) -> bool:
+        """Fail a request whose peer (None: any rank) cannot be reached any more; whether it is such a one."""
+        reach = self._reach
+        if peer is not None and peer not in reach.lost and not reach.closed:
+            return False
+        peers = self.peers(request)
+        error = reach.lost_peer(request, peers) or reach.closed_group(request, peers)
+        if error is not None:
+            self._waiting.fail(request, error, now)
+        return error is not None
 
     def _meet(self, now: float, send: Send, receive: Receive) -> None:
         if send.dtype is not receive.dtype or send.numel != receive.numel:
-            error = diagnosis.unequal_message(send, receive)
-            self._engine.fail(send, error, now)
-            self._engine.fail(receive, error, now)
+            self._waiting.fail_all((send, receive), errors.unequal_message(send, receive), now)
             return
         receive.result, receive.source = send.payload, send.rank
         send.payload = None
         # a rank whose clock lags behind known results (see streams.py) may have asked later than the other one
         begin = send.posted if send.posted > receive.posted else receive.posted
-        network = self._engine.network
+        network = self.network
         network.begin(begin, Message(send, receive, network.connection(send.group, send.rank, receive.rank)))
 
-    def left(self, time: float, message: Message) -> None:
+    # What the network reports -------------------------------------------------------------------------------------
+
+    def _left(self, time: float, message: Message) -> None:
         """Complete the send: the last byte has left the sender."""
-        engine, send = self._engine, message.send
-        engine.complete(send, time)
-        if engine.events is not None:
-            engine.events.append(
+        send, rows = message.send, self._log.rows
+        self._waiting.complete(send, time)
+        if rows is not None:
+            rows.append(
                 (send.rank, _SEND, send.name, send.posted, time, send.nbytes, send.to, send.group, send.order,
                  send.line)
             )  # fmt: skip
 
-    def arrived(self, time: float, message: Message) -> None:
+    def _arrived(self, time: float, message: Message) -> None:
         """Complete the receive, whose last byte has passed all links: the receiver has it one latency later."""
-        engine, send, receive = self._engine, message.send, message.receive
+        send, receive, rows = message.send, message.receive, self._log.rows
         if not message.sent:
-            self.left(time, message)
+            self._left(time, message)
         latency = message.connection.latency
-        end = time + (engine.faults.latency(latency) if engine.faults.any else latency)
-        engine.complete(receive, end)
-        if engine.events is not None:
-            engine.events.append(
+        end = time + (self._faults.latency(latency) if self._faults.any else latency)
+        self._waiting.complete(receive, end)
+        if rows is not None:
+            rows.append(
                 (receive.rank, _RECEIVE, receive.name, receive.posted, end, send.nbytes, send.rank, send.group,
                  send.order, receive.line)
             )  # fmt: skip
 
-    def failed(self, time: float, message: Message, name: str) -> None:
+    def _failed(self, time: float, message: Message, name: str) -> None:
         """Fail the message: a link on its way is cut."""
         send, receive = message.send, message.receive
-        error = diagnosis.cut_link(name, send, receive)
-        self._engine.fail_all((receive,) if message.sent else (send, receive), error, time)
+        error = errors.cut_link(name, send, receive)
+        self._waiting.fail_all((receive,) if message.sent else (send, receive), error, time)

@@ -1,4 +1,4 @@
-"""A rank's requests to the scheduler: send, receive, take part in a collective.
+"""A rank's requests to the scheduler: send, receive, take part in a collective, use the key-value store.
 
 A request is one object from its posting to its end: the rank sets its parameters, the scheduler the times when it was
 posted and done, and its result.
@@ -97,8 +97,21 @@ class Collective(Request):
 
 
 @dataclass(slots=True, eq=False)
-class ServiceCall(Request):
-    """A call to a service that is registered with the engine. What it waits for, any rank could do."""
+class StoreCall(Request):
+    """The operation `name` on these keys of one key-value store. What it waits for, any rank could do."""
+
+    store: str
+    """Name of the store: `tcp://localhost:29500`, for instance."""
+    keys: list[str]
+    values: list[bytes]
+    number: int
+    """The summand of `add`; for `queue_pop`, whether to wait."""
+    timeout: float
+    """Maximum seconds to wait for a key."""
+
+    def __str__(self) -> str:
+        shown = ", ".join(repr(key.rpartition("/")[2]) for key in self.keys[:3])
+        return f"store.{self.name}({shown})"
 
 
 @dataclass(slots=True, eq=False)

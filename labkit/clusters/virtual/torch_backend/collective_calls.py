@@ -31,7 +31,7 @@ from labkit.clusters.virtual.device.memory import communicated
 from labkit.clusters.virtual.endpoints.endpoint import Endpoint
 from labkit.clusters.virtual.endpoints.race_detection import UsedBeforeWait
 from labkit.clusters.virtual.scheduler.collectives import PLAIN, has_data
-from labkit.clusters.virtual.scheduler.diagnosis import MismatchError
+from labkit.clusters.virtual.scheduler.errors import MismatchError
 from labkit.clusters.virtual.scheduler.requests import Collective
 from labkit.clusters.virtual.torch_backend import backends
 from labkit.clusters.virtual.torch_backend.overloads import overloaded

@@ -18,7 +18,8 @@ from torch.distributed import distributed_c10d
 
 from labkit.clusters.program import line_of
 from labkit.clusters.virtual.isolation import current
-from labkit.clusters.virtual.scheduler.key_values import DEFAULT_TIMEOUT_SECONDS, StoreCall
+from labkit.clusters.virtual.scheduler.key_values import DEFAULT_TIMEOUT_SECONDS
+from labkit.clusters.virtual.scheduler.requests import StoreCall
 from labkit.torch_versions.stores import PrefixStore as CppPrefixStore
 from labkit.torch_versions.stores import Store
 
