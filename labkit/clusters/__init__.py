@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from labkit.clusters.job import InvalidJob as InvalidJob
     from labkit.clusters.job import Job as Job
     from labkit.clusters.job import Script as Script
-    from labkit.clusters.run import RankError as RankError
+    from labkit.clusters.rank_result import RankError as RankError
+    from labkit.clusters.rank_result import RankResult as RankResult
     from labkit.clusters.run import RankFailed as RankFailed
-    from labkit.clusters.run import RankResult as RankResult
     from labkit.clusters.run import Run as Run
     from labkit.transport.wire import Opaque as Opaque
 
@@ -29,9 +29,9 @@ _PUBLIC = {
     "OnOutput": "labkit.clusters.cluster",
     "OnState": "labkit.clusters.cluster",
     "Opaque": "labkit.transport.wire",
-    "RankError": "labkit.clusters.run",
+    "RankError": "labkit.clusters.rank_result",
     "RankFailed": "labkit.clusters.run",
-    "RankResult": "labkit.clusters.run",
+    "RankResult": "labkit.clusters.rank_result",
     "Run": "labkit.clusters.run",
     "Script": "labkit.clusters.job",
     "State": "labkit.clusters.cluster",

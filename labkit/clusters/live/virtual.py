@@ -28,7 +28,8 @@ from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Report
 from labkit.clusters.live.rank import default_name, memory, messages, prepare, pulled
 from labkit.clusters.program import describe, is_learners, outcome, run_cell
-from labkit.clusters.run import RankResult, ending
+from labkit.clusters.rank_result import RankResult
+from labkit.clusters.run import ending
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.virtual.hosts import host
 from labkit.clusters.virtual.isolation import current, modules

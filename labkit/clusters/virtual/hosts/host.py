@@ -20,7 +20,7 @@ from labkit.clusters import arguments
 from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.virtual.device import uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.device.garbage import collector

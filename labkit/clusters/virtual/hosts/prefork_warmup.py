@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.clusters.forkserver import reports
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints.protocol import Connection
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
