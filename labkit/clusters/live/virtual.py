@@ -32,7 +32,7 @@ from labkit.clusters.rank_result import RankResult
 from labkit.clusters.run import ending
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.virtual.hosts import host
-from labkit.clusters.virtual.isolation import current, modules
+from labkit.clusters.virtual.isolation import current, modules, process_state
 from labkit.clusters.virtual.scheduler.faults import InterruptFaults
 from labkit.clusters.virtual.torch_backend import store
 from labkit.torch_versions.groups import count_inits_from, group_count, groups_of_this_rank, inits_of_this_rank
@@ -75,7 +75,7 @@ class _LiveHost:
         self._inits = 0
         self._host = host.prepare(job, options, reporter, self._leave)
         self._faults = self._host.engine.faults
-        self._threads = ThreadRanks(self._host.engine, self._program)
+        self._threads = ThreadRanks(self._host.engine, self._program, process_state.resume)
         keep_default_groups(lambda: self._ranks[current.endpoint().rank].default)
 
     def serve(self) -> None:

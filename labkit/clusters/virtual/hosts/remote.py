@@ -25,8 +25,8 @@ from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 from labkit.clusters.virtual.hosts import patches, prefork_warmup, rank_calls
 from labkit.clusters.virtual.hosts.patches import Setting
 from labkit.clusters.virtual.isolation import clocks, current, random_states
-from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.isolation.rank_clock import RankClock
 from labkit.clusters.virtual.torch_backend import store
 from labkit.hardware import Topology
 from labkit.torch_versions.compilation import leave_uncompiled
