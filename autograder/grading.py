@@ -15,7 +15,7 @@ from autograder.sandbox import Sandbox
 from autograder.verdict import Verdict
 from labkit import catalogue
 from labkit.checks import Report, Rubric
-from labkit.checks.report import number
+from labkit.checks.check_result import number
 
 UNTOUCHED = "This is the template as it was released: there is nothing to grade yet."
 EMPTY = "The exercise cell is empty or missing: there is nothing to grade."

@@ -8,10 +8,10 @@ In a notebook, `%load_ext labkit` brings the magics.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from labkit.lazy_names import lazy_names
 from labkit.trace import views
 
 if TYPE_CHECKING:
@@ -54,12 +54,10 @@ _PUBLIC = {
     "virtual": "labkit.clusters.virtual",
     "write": "labkit.clusters.device",
 }
+__all__ = sorted(_PUBLIC)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'labkit' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)
 
 
 def _timeline(trace: Trace) -> Any:

@@ -26,8 +26,8 @@ from autograder.cells import exercise_cell, exercise_of
 from autograder.feedback.code import CodeLine, lines_of, visible
 from autograder.feedback.outputs import FEEDBACK
 from labkit.checks import CheckResult, Report
+from labkit.checks.check_result import number
 from labkit.checks.patience import NOT_RUN
-from labkit.checks.report import number
 from labkit.checks.report_html import details_html, results_html
 
 _FOLDER = Path(__file__).parent

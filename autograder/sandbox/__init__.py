@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from autograder.sandbox.instance import SandboxInstance as SandboxInstance
@@ -16,25 +17,19 @@ if TYPE_CHECKING:
     from autograder.sandbox.sandbox import Sandbox as Sandbox
     from autograder.sandbox.unavailable import SandboxUnavailable as SandboxUnavailable
 
-_WHERE = {
-    "SandboxRequest": "runner",
-    "CommandRunner": "runner",
-    "SandboxInstance": "instance",
-    "Limits": "limits",
-    "Runner": "runner",
-    "Sandbox": "sandbox",
-    "SandboxUnavailable": "unavailable",
-    "SandboxHandle": "runner",
-    "Usage": "resource_accounting",
+# looked up at first use: the sandboxes' forkserver starts before torch is imported here
+_PUBLIC = {
+    "CommandRunner": ".runner",
+    "Limits": ".limits",
+    "Runner": ".runner",
+    "Sandbox": ".sandbox",
+    "SandboxHandle": ".runner",
+    "SandboxInstance": ".instance",
+    "SandboxRequest": ".runner",
+    "SandboxUnavailable": ".unavailable",
+    "Usage": ".resource_accounting",
 }
-"""Module of each public name, imported on first use: the sandboxes' forkserver starts before torch is imported here."""
+__all__ = sorted(_PUBLIC)
 
-__all__ = list(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    attribute = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-    globals()[name] = attribute
-    return attribute
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

@@ -17,6 +17,7 @@ For running one:
 `guidance.hints.next_hint(exercise)` reveals one more hint.
 """
 
+from labkit.checks.check_result import CheckResult
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, Expectation, NotMeasurable, WrongChunks, expect, is_close
 from labkit.checks.patience import Budget, Patience
@@ -31,7 +32,7 @@ from labkit.checks.ranks import (
     Reference,
     Submission,
 )
-from labkit.checks.report import CheckResult, Report
+from labkit.checks.report import Report
 from labkit.checks.rubric import Check, NoRubric, Rubric, check, load_rubric, visible_rubric
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.session import check_exercise, grade

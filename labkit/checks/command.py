@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from labkit.catalogue import Exercise, MissingModule, UnknownExercise, find, several
+from labkit.checks.check_result import CheckResult
 from labkit.checks.guidance import full_marks
-from labkit.checks.report import CheckResult, Report
+from labkit.checks.report import Report
 from labkit.checks.rubric import Check, NoRubric
 from labkit.checks.session import check_exercise
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.checks.brief import brief
 from labkit.checks.provenance import Parts, count_parts, in_words
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import ranges
 from labkit.clusters.virtual.device.uninitialized import marked
 from labkit.units import exact_size, time_unit
 

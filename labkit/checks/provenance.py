@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import named_ranks, ranges
 
 EXPLANATION = "rank r gives 10^r, so each digit of a sum counts the parts of one rank, rank 0's last"
 _MOST_LINES = 8
@@ -42,7 +42,7 @@ def in_words(parts: Mapping[int, Sequence[Parts]]) -> str:
     for rank, by_chunk in parts.items():
         if description := _wrong_chunks(by_chunk):
             alike.setdefault(description, []).append(rank)
-    lines = [f"rank{'s' * (len(those) > 1)} {ranges(those)}: {description}" for description, those in alike.items()]
+    lines = [f"{named_ranks(those)}: {description}" for description, those in alike.items()]
     more = len(lines) - _MOST_LINES
     return "\n".join([*lines[:_MOST_LINES], f"and {more} more lines"] if more > 0 else lines)
 

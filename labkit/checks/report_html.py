@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from labkit.checks.report import CheckResult, Report, details, number
+from labkit.checks.check_result import CheckResult, details, number
 
 MARKS = {
     "passed": ("✓", "#0b7cc1"),
@@ -20,12 +20,15 @@ MARKS = {
 }
 
 
-def report_html(report: Report) -> str:
-    """The sum, then every check. JupyterLab makes links of lines, with the exercise's module as their file."""
-    seed = "" if report.passed or not report.seed else f"<br>to repeat with the same inputs: --seed {report.seed}"
+def report_html(exercise: str, summary: str, seed: int, results: Sequence[CheckResult]) -> str:
+    """The sum, then every check. JupyterLab makes links of lines, with the exercise's module as their file.
+
+    seed: repeats the same inputs; 0: not shown.
+    """
+    repeat = f"<br>to repeat with the same inputs: --seed {seed}" if seed else ""
     return (
-        f'<div data-labkit-exercise="{escape(report.exercise)}" style="max-width:60em">'
-        f'<p style="margin:0 0 .5em"><b>{escape(report.summary)}</b>{seed}</p>{results_html(report.results)}</div>'
+        f'<div data-labkit-exercise="{escape(exercise)}" style="max-width:60em">'
+        f'<p style="margin:0 0 .5em"><b>{escape(summary)}</b>{repeat}</p>{results_html(results)}</div>'
     )
 
 

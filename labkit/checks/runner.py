@@ -8,13 +8,14 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from labkit.checks.check_result import CheckResult
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, NotMeasurable
 from labkit.checks.keeping import kept
 from labkit.checks.patience import NOT_RUN
 from labkit.checks.provenance import EXPLANATION
 from labkit.checks.ranks import CHECK_PHASE, CannotJudge, ProcessRun, Ranks, Submission
-from labkit.checks.report import CheckResult, Report
+from labkit.checks.report import Report
 from labkit.checks.rubric import Check, Rubric
 from labkit.checks.stopping import what_stopped
 from labkit.clusters import InvalidJob, RankError, RankFailed, Run

@@ -18,8 +18,9 @@ from labkit.checks.guidance.todos import Todo, todo_at
 from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
 from labkit.clusters.forkserver.time_limit import NO_ANSWER
+from labkit.clusters.rank_lists import named_ranks
+from labkit.clusters.rank_result import RankError
 from labkit.clusters.rank_status import PendingOperation, RankStatus
-from labkit.clusters.run import RankError, ranges
 from labkit.clusters.virtual.scheduler.errors import SCHEDULER_FAILED
 
 _PLACE = re.compile(r"(.{1,200}), line ([0-9]{1,7})")
@@ -181,7 +182,7 @@ def _line(place: str, submission: Submission) -> int:
 def _who(ranks: Sequence[int], world_size: int) -> str:
     if len(ranks) == world_size:
         return "On every rank."
-    return f"On rank{'s' * (len(ranks) > 1)} {ranges(ranks)} of {world_size}."
+    return f"On {named_ranks(ranks)} of {world_size}."
 
 
 def _signal(exit_code: int | None) -> str:
@@ -201,7 +202,7 @@ def _unfinished_ranks(statuses: Sequence[RankStatus], submission: Submission) ->
     for place, ranks in at.items():
         verb = "was" if len(ranks) == 1 else "were"
         where = f"{verb} at {_shortly(place, submission)}" if place else "had not returned"
-        positions.append(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {where}")
+        positions.append(f"{named_ranks(ranks)} {where}")
     return f"When time ran out, {'; '.join(positions)}." if positions else "The time for this call ran out."
 
 

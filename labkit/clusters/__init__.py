@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from labkit.clusters.cluster import Cluster as Cluster
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from labkit.clusters.job import InvalidJob as InvalidJob
     from labkit.clusters.job import Job as Job
     from labkit.clusters.job import Script as Script
-    from labkit.clusters.run import RankError as RankError
+    from labkit.clusters.rank_result import RankError as RankError
+    from labkit.clusters.rank_result import RankResult as RankResult
     from labkit.clusters.run import RankFailed as RankFailed
-    from labkit.clusters.run import RankResult as RankResult
     from labkit.clusters.run import Run as Run
     from labkit.transport.wire import Opaque as Opaque
 
@@ -29,17 +30,14 @@ _PUBLIC = {
     "OnOutput": "labkit.clusters.cluster",
     "OnState": "labkit.clusters.cluster",
     "Opaque": "labkit.transport.wire",
-    "RankError": "labkit.clusters.run",
+    "RankError": "labkit.clusters.rank_result",
     "RankFailed": "labkit.clusters.run",
-    "RankResult": "labkit.clusters.run",
+    "RankResult": "labkit.clusters.rank_result",
     "Run": "labkit.clusters.run",
     "Script": "labkit.clusters.job",
     "State": "labkit.clusters.cluster",
 }
 __all__ = sorted(_PUBLIC)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

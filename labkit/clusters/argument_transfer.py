@@ -21,7 +21,8 @@ from torch import Tensor
 
 from labkit.clusters.arguments import as_given
 from labkit.clusters.job import Job
-from labkit.clusters.run import RankResult, Run
+from labkit.clusters.rank_result import RankResult
+from labkit.clusters.run import Run
 from labkit.transport import descriptors, frames, wire
 
 _HEAD = struct.Struct("<QQ")

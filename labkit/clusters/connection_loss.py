@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from labkit.clusters import hangs
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.rank_status import PendingOperation, RankStatus
 from labkit.trace import Event, Kind, Trace
-
-if TYPE_CHECKING:
-    from labkit.clusters.run import RankResult
 
 _EQUAL = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 """Collectives to which all ranks contribute the same number of bytes."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from labkit.clusters import cycles
+from labkit.clusters.rank_lists import named_ranks, ranges
 from labkit.clusters.rank_status import PendingOperation, RankStatus
-from labkit.clusters.run import ranges
 
 _LONGEST_TEXT = 60
 """Longest line of code in the table, in characters."""
@@ -178,11 +178,11 @@ class _Diagnosis:
         sizes = {operation.nbytes for operation in joined.values()}
         if len(names) == 1:
             head = f"{next(iter(names))} {name}: "
-            parts = [f"{_ranks(ranks)} {_verb(ranks, 'wait')} in it{line}" for (_, line), ranks in alike.items()]
+            parts = [f"{named_ranks(ranks)} {_verb(ranks, 'wait')} in it{line}" for (_, line), ranks in alike.items()]
             advice = self._advice(missing) if missing else self._advice_when_all_are_there(joined)
         else:
             head = f"call {name} differs: "
-            parts = [f"{_ranks(r)} {_verb(r, 'wait')} in {called}{line}" for (called, line), r in alike.items()]
+            parts = [f"{named_ranks(r)} {_verb(r, 'wait')} in {called}{line}" for (called, line), r in alike.items()]
             advice = "all ranks of a group must call the same collectives, in the same order"
         if missing:
             parts += self._excuses(missing, (sequence, group, members))
@@ -218,7 +218,7 @@ class _Diagnosis:
             else:
                 text = ", ".join([head, *self._excuses(peers, None)])
                 call = f"recv(..., src={rank})" if operation.kind == "send" else f"send(..., dst={rank})"
-                advice = f"every {operation.kind} needs a {other}: {_ranks(peers)} must call {call}"
+                advice = f"every {operation.kind} needs a {other}: {named_ranks(peers)} must call {call}"
                 if any(self._statuses[peer].apart for peer in peers if peer in self._statuses):
                     advice = self._advice(peers)
             unmatched.append(_Finding(text, advice, self._depth(peers), (rank,)))
@@ -236,7 +236,7 @@ class _Diagnosis:
         others = []
         for (name, line), ranks in alike.items():
             missing = [rank for rank in self._statuses if not any(o.name == name for o in self._under_way(rank))]
-            head = f"{_ranks(ranks)} {_verb(ranks, 'wait')} in {name}{line}"
+            head = f"{named_ranks(ranks)} {_verb(ranks, 'wait')} in {name}{line}"
             text = ", ".join([head, *self._excuses(missing, None)])
             others.append(_Finding(text, self._advice(missing), self._depth(missing)))
         return others
@@ -250,7 +250,7 @@ class _Diagnosis:
         alike: dict[tuple[str, str], list[int]] = defaultdict(list)
         for rank in missing:
             alike[self._excuse(rank, meeting)].append(rank)
-        return [f"{_ranks(ranks)} {_EXCUSES[kind][len(ranks) > 1]}{rest}" for (kind, rest), ranks in alike.items()]
+        return [f"{named_ranks(ranks)} {_EXCUSES[kind][len(ranks) > 1]}{rest}" for (kind, rest), ranks in alike.items()]
 
     def _excuse(self, rank: int, meeting: tuple[int, str, tuple[int, ...]] | None) -> tuple[str, str]:
         """The rank's key in `_EXCUSES`, and the rest of the sentence."""
@@ -290,12 +290,15 @@ class _Diagnosis:
         apart = [status.rank for status in known if status.apart]
         busy = [status for status in known if status.exit is None and status.waits_in is None]
         if ended:
-            return f"every rank of a group must make all of its calls; {_ranks(ended)} ended without making this one"
+            return (
+                f"every rank of a group must make all of its calls; {named_ranks(ended)} ended without making this one"
+            )
         if apart:
             own = [rank for rank, status in self._statuses.items() if not status.apart]
-            return f"the cell ran only on {_ranks(own)}, but the group includes {_ranks(apart)}: leave out --ranks"
+            only = f"the cell ran only on {named_ranks(own)}"
+            return f"{only}, but the group includes {named_ranks(apart)}: leave out --ranks"
         if busy:
-            return f"find out why {_ranks([s.rank for s in busy])} {_verb(busy, 'do', 'does')} not get past " + (
+            return f"find out why {named_ranks([s.rank for s in busy])} {_verb(busy, 'do', 'does')} not get past " + (
                 busy[0].line or "where it is"
             )
         return "all ranks of a group must call the same collectives, in the same order"
@@ -335,10 +338,6 @@ class _Diagnosis:
 def _from(receive: PendingOperation) -> str:
     tag = f" with tag {receive.tag}" if receive.tag else ""
     return ("from any rank" if receive.peer < 0 else f"from rank {receive.peer}") + tag
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
 
 
 def _verb(subjects: Sequence[object], plural: str, singular: str = "") -> str:

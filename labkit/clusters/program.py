@@ -27,7 +27,7 @@ from labkit import exercises
 from labkit.clusters.arguments import on_rank
 from labkit.clusters.error_hints import NOT_WRITTEN
 from labkit.clusters.job import Job, Script
-from labkit.clusters.run import RankError, RankResult
+from labkit.clusters.rank_result import RankError, RankResult
 
 _NAMED = ("send", "isend", "recv", "irecv", "init_process_group", "new_group", "split_group")
 """Functions of torch.distributed that a process group cannot distinguish by the way it is called."""

@@ -7,79 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.clusters import error_hints
+from labkit.clusters import connection_loss, error_hints, hangs
+from labkit.clusters.rank_lists import named_ranks
+
+# labkit/clusters/virtual/scheduler imports it from here
+from labkit.clusters.rank_lists import ranges as ranges
+from labkit.clusters.rank_result import RankError, RankResult
 from labkit.clusters.rank_status import RankStatus
 from labkit.trace import Trace, views
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
     from matplotlib.figure import Figure
-
-
-_BARE = ("SIG", "Exit")
-"""Type prefixes of failures that left no exception."""
-
-
-@dataclass(frozen=True)
-class RankError:
-    """Why a rank failed, as plain data: the exception itself stays in its process."""
-
-    type: str
-    """Name of the exception's class: `ValueError`, `DeadlockError`."""
-    message: str
-    frames: tuple[tuple[str, int, str, str], ...] = ()
-    """The learner's frames, outermost first: (file, line, function, text of the line). Others are omitted."""
-    traceback: str = ""
-    """The full traceback."""
-    time: float = 0.0
-    """Seconds since the job began (virtual or wall-clock); the first failure is the cause."""
-    consequence: bool = False
-    """True when it failed because another rank did: a closed connection, an aborted collective."""
-    locals: tuple[tuple[str, str], ...] = ()
-    """Variables of the learner's innermost frame as (name, shape and dtype of a tensor, else a short repr)."""
-
-    @property
-    def is_mere_end(self) -> bool:
-        """Whether only an exit code or a signal is known, and no exception."""
-        return self.type == "SystemExit" or (not self.frames and self.type.startswith(_BARE))
-
-    @property
-    def says_nothing(self) -> bool:
-        """Whether the message only repeats the type of the error."""
-        return self.message == self.type or (self.type == "SystemExit" and self.message.startswith("exit code"))
-
-    @property
-    def is_gap(self) -> bool:
-        """Whether a part of a template was called that is not written yet."""
-        return (self.type, self.message) == ("NotImplementedError", error_hints.NOT_WRITTEN)
-
-    @property
-    def file(self) -> str:
-        """Name of the file of that line: `Cell In[3]`; empty if unknown."""
-        return self.frames[-1][0] if self.frames else ""
-
-    @property
-    def where(self) -> str:
-        """`Cell In[3], line 5`, or an empty string when no line of the learner's code is known."""
-        return f"{self.frames[-1][0]}, line {self.frames[-1][1]}" if self.frames else ""
-
-
-@dataclass(frozen=True)
-class RankResult:
-    """Result of one rank."""
-
-    rank: int
-    value: Any = None
-    """Value of the cell's last expression, or the function's return value. `Opaque` if it cannot be transferred."""
-    arguments: tuple[Any, ...] = ()
-    """Positional arguments after a `Job.call` (in-place changes are visible here)."""
-    returned_argument: int | None = None
-    """Index of the argument of a `Job.call` that the returned object *is*."""
-    output: str = ""
-    """Everything the rank printed, stdout and stderr, in order."""
-    error: RankError | None = None
-    exit: int | None = 0
-    """Exit code as torchrun sees it: 0, 1, or minus the signal's number; None when the rank was stopped by the lab."""
 
 
 class RankFailed(RuntimeError):
@@ -138,8 +77,6 @@ class Run:
         """Which rank failed first, at which line, why, and how the others ended; empty when all succeeded."""
         first = self.first_failure
         if self.stopped and self.statuses:
-            from labkit.clusters import hangs
-
             return "\n".join([f"stopped: {self.stopped}", *hangs.report(self.statuses)])
         if first is None:
             return self.stopped
@@ -168,12 +105,12 @@ class Run:
                 places.setdefault(self._error(rank).where, []).append(rank)
             for where, elsewhere in places.items():
                 if where != error.where:
-                    lines.append(f"also on {_ranks(elsewhere)}" + f" at {where}" * bool(where))
+                    lines.append(f"also on {named_ranks(elsewhere)}" + f" at {where}" * bool(where))
         lines += hints
         others = [r for r in self.ranks if r.rank not in alike and (r.error is not None or r.exit != 0)]
         folded = [r.rank for r in others if error is None or r.error is None or r.error.consequence]
         if folded:
-            lines.append(f"{_ranks(folded)} stopped because of it")
+            lines.append(f"{named_ranks(folded)} stopped because of it")
         return "\n".join(lines)
 
     def alike(self, first: RankResult) -> list[int]:
@@ -188,18 +125,16 @@ class Run:
     def headline(self, first: RankResult, alike: Sequence[int]) -> str:
         """`ValueError on ranks 0, 2`; `rank 3 was killed by SIGKILL`."""
         error = first.error
-        who = "every rank" if len(alike) == len(self.ranks) > 1 else _ranks(alike)
+        who = "every rank" if len(alike) == len(self.ranks) > 1 else named_ranks(alike)
         if error is None or error.is_mere_end:
             return f"{who} {ending(first.exit)}"
         ended = [r.rank for r in self.ranks if r.error is None and r.exit == 0]
         if error.consequence and ended:
-            return f"{who} lost the connection to {_ranks(ended)}, which had ended"
+            return f"{who} lost the connection to {named_ranks(ended)}, which had ended"
         return f"{error.type} on {who}"
 
     def what_to_try(self) -> list[str]:
         """Findings about the first failure and a hint, in a line or two."""
-        from labkit.clusters import connection_loss
-
         first = self.first_failure
         if first is None or first.error is None:
             return []
@@ -235,21 +170,6 @@ class Run:
         from labkit.trace.perfetto import write_perfetto
 
         return write_perfetto(self.trace, path)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
-
-
-def ranges(ranks: Sequence[int]) -> str:
-    """`[0, 1, 2, 5]` as `0-2, 5`."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def ending(exit_code: int | None) -> str:

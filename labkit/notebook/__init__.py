@@ -5,11 +5,11 @@ One module for each magic or pair of magics; `magics.py` parses a magic's line a
 
 from __future__ import annotations
 
-import importlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.hub import idle_minutes, notices
+from labkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -22,13 +22,10 @@ __all__ = ["explore", "load_ipython_extension", "run_each", "step_through"]
 _NOTICE_SECONDS = 600.0
 """Age of a notice of the hub that a new kernel still shows."""
 # looked up at first use: sliders over a prediction need no torch, whose import takes seconds
-_PUBLIC = {"explore": "predicting", "run_each": "several_runs", "step_through": "stepper"}
+_PUBLIC = {"explore": ".predicting", "run_each": ".several_runs", "step_through": ".stepper"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

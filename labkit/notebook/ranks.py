@@ -13,7 +13,7 @@ from labkit import catalogue
 from labkit.clusters import Cluster, InvalidJob, Job, OnOutput, OnState, Run, State, kinds
 from labkit.clusters.live import Interrupted, LiveCluster, LiveRanks, RankState
 from labkit.clusters.options import at_least_one, seconds, seconds_or_off
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import named_ranks
 from labkit.notebook.choosing import Choice
 from labkit.notebook.idle_ranks import IdleTimer
 from labkit.notebook.magics import Magic, variable
@@ -259,7 +259,7 @@ def _into_notebook(
         values = pulled.get(name, {})
         missing = [rank for rank in ranks if rank not in values]
         if missing:
-            raise UsageError(f"{name} is not defined on rank{'s' * (len(missing) > 1)} {ranges(missing)}")
+            raise UsageError(f"{name} is not defined on {named_ranks(missing)}")
         shell.user_ns[name] = RankValues([values[rank] for rank in ranks], ranks)
 
 

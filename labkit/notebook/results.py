@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import ranges
 from labkit.transport import wire
 
 _WHOLE = 8

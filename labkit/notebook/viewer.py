@@ -14,7 +14,7 @@ import anywidget
 import numpy as np
 import traitlets
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import ranges
 from labkit.plots import palette
 from labkit.plots.traces.timeline import describe, heading, timeline
 from labkit.trace import Kind, Trace

@@ -31,8 +31,9 @@ For numbers instead of pictures, use `labkit.trace.critical_path`, `labkit.trace
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from labkit.plots.collectives.card_traffic import card_traffic as card_traffic
@@ -74,88 +75,44 @@ if TYPE_CHECKING:
 
 # looked up at first use: most of these import matplotlib, some torch, and sliders draw without either
 _PUBLIC = {
-    "Curve": "curve",
-    "Panel": "panel",
-    "Picture": "picture",
-    "beside_measured": "predicted.measured",
-    "bubbles": "traces.shares",
-    "card_traffic": "collectives.card_traffic",
-    "chunk_grid": "collectives.chunks",
-    "critical_path": "traces.path",
-    "curve_panels": "panel",
-    "curves": "curve",
-    "doubling_steps": "collectives.exchanges",
-    "exchanges": "collectives.exchanges",
-    "exponents": "tensors.exponents",
-    "heat_maps": "tensors.heat_maps",
-    "layouts": "predicted.layouts",
-    "matrix_cuts": "tensors.cuts",
-    "memory": "traces.memory",
-    "overlap": "traces.shares",
-    "part_grids": "tensors.parts",
-    "peaks": "traces.peaks",
-    "pipeline": "schedules.pipeline",
-    "predicted_memory": "predicted.memory",
-    "predicted_scaling": "predicted.scaling",
-    "predicted_step": "predicted.step",
-    "recomputation": "schedules.recomputation",
-    "rendezvous": "schedules.rendezvous",
-    "ring_rounds": "collectives.ring",
-    "scaling_study": "scaling",
-    "segments": "tensors.segments",
-    "shards": "tensors.shards",
-    "step_lanes": "collectives.step_lanes",
-    "timeline": "traces.timeline",
-    "timelines": "traces.timelines",
-    "traffic_matrix": "traces.traffic",
-    "tree_steps": "collectives.exchanges",
-    "two_levels": "collectives.two_levels",
+    "Curve": ".curve",
+    "Panel": ".panel",
+    "Picture": ".picture",
+    "beside_measured": ".predicted.measured",
+    "bubbles": ".traces.shares",
+    "card_traffic": ".collectives.card_traffic",
+    "chunk_grid": ".collectives.chunks",
+    "critical_path": ".traces.path",
+    "curve_panels": ".panel",
+    "curves": ".curve",
+    "doubling_steps": ".collectives.exchanges",
+    "exchanges": ".collectives.exchanges",
+    "exponents": ".tensors.exponents",
+    "heat_maps": ".tensors.heat_maps",
+    "layouts": ".predicted.layouts",
+    "matrix_cuts": ".tensors.cuts",
+    "memory": ".traces.memory",
+    "overlap": ".traces.shares",
+    "part_grids": ".tensors.parts",
+    "peaks": ".traces.peaks",
+    "pipeline": ".schedules.pipeline",
+    "predicted_memory": ".predicted.memory",
+    "predicted_scaling": ".predicted.scaling",
+    "predicted_step": ".predicted.step",
+    "recomputation": ".schedules.recomputation",
+    "rendezvous": ".schedules.rendezvous",
+    "ring_rounds": ".collectives.ring",
+    "scaling_study": ".scaling",
+    "segments": ".tensors.segments",
+    "shards": ".tensors.shards",
+    "step_lanes": ".collectives.step_lanes",
+    "timeline": ".traces.timeline",
+    "timelines": ".traces.timelines",
+    "traffic_matrix": ".traces.traffic",
+    "tree_steps": ".collectives.exchanges",
+    "two_levels": ".collectives.two_levels",
 }
-__all__ = [
-    "Curve",
-    "Panel",
-    "Picture",
-    "beside_measured",
-    "bubbles",
-    "card_traffic",
-    "chunk_grid",
-    "critical_path",
-    "curve_panels",
-    "curves",
-    "doubling_steps",
-    "exchanges",
-    "exponents",
-    "heat_maps",
-    "layouts",
-    "matrix_cuts",
-    "memory",
-    "overlap",
-    "part_grids",
-    "peaks",
-    "pipeline",
-    "predicted_memory",
-    "predicted_scaling",
-    "predicted_step",
-    "recomputation",
-    "rendezvous",
-    "ring_rounds",
-    "scaling_study",
-    "segments",
-    "shards",
-    "step_lanes",
-    "timeline",
-    "timelines",
-    "traffic_matrix",
-    "tree_steps",
-    "two_levels",
-]
+__all__ = sorted(_PUBLIC)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

@@ -16,23 +16,7 @@ from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.ranges import Range
 from labkit.predict.spread import COVERAGE, step_range
-
-
-@dataclass(frozen=True)
-class Term:
-    """One part of the step on the rank that determines its length."""
-
-    name: str
-    kind: str
-    """compute, communication, bubble, optimizer, data or waiting."""
-    seconds: float
-    formula: str
-    source: str
-
-
-def in_ms(seconds: float) -> str:
-    """`seconds` as text in milliseconds, for the formula of a `Term`."""
-    return f"{1e3 * seconds:.4g} ms"
+from labkit.predict.term import Term
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from labkit.hardware import Topology
 from labkit.predict.plan import Plan
 from labkit.predict.ranges import Range
-
-if TYPE_CHECKING:
-    from labkit.predict.prediction import Term
+from labkit.predict.term import Term
 
 Part = Literal[
     "computing", "bubble", "waiting for hosts", "traffic in nodes", "traffic between nodes",

@@ -14,8 +14,9 @@ from labkit.predict.costs.transformer_terms import transformer_terms
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
-from labkit.predict.prediction import Prediction, PredictionRange, Term
+from labkit.predict.prediction import Prediction, PredictionRange
 from labkit.predict.ranges import OneOf, corners
+from labkit.predict.term import Term
 
 
 def predict(

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from labkit.clusters import RankError, RankResult, Run, hangs
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import named_ranks, ranges
 
 _RED, _BOLD = "\x1b[31m", "\x1b[1m"
 GREEN, END = "\x1b[32m", "\x1b[0m"
@@ -35,7 +35,7 @@ def _failure(run: Run, first: RankResult, name_of: Callable[[str], str]) -> list
     if error is None:
         return [f"{_RED}{_BOLD}RankFailed{END}: {head}"]
     # a cell may have run on some of the ranks only
-    of = f" of {max(len(run.ranks), run.trace.world_size)}" if head == f"{error.type} on {_named(alike)}" else ""
+    of = f" of {max(len(run.ranks), run.trace.world_size)}" if head == f"{error.type} on {named_ranks(alike)}" else ""
     lines = [f"{_RED}{_BOLD}RankFailed{END}: {head}{of}"]
     calls = error.frames[:-1]
     if len(calls) > _MOST_CALLS:
@@ -76,12 +76,8 @@ def _others(run: Run, first: RankResult, name_of: Callable[[str], str]) -> list[
     for (kind, where), ranks in own.items():
         message = messages[kind, where].split("\n")[0]
         at = f" at {where}" if where else ""
-        lines.append(f"also {kind} on {_named(ranks)}{at}{': ' if message else ''}{message}")
-    return [*lines, f"{_named(drawn_in)} stopped because of it"] if drawn_in else lines
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        lines.append(f"also {kind} on {named_ranks(ranks)}{at}{': ' if message else ''}{message}")
+    return [*lines, f"{named_ranks(drawn_in)} stopped because of it"] if drawn_in else lines
 
 
 def where_all_were(run: Run, name_of: Callable[[str], str] = str) -> list[str]:

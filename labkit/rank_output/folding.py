@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from typing import NamedTuple
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import ranges
 
 _BURST_SECONDS = 0.25
 _START_SECONDS = 1.0

@@ -37,8 +37,7 @@ PACKAGES = {
 
 def public_names(package: str) -> list[str]:
     """Names that a package offers: its `__all__`."""
-    module = importlib.import_module(package)
-    return sorted(getattr(module, "__all__", None) or vars(module)["_PUBLIC"], key=str.lower)
+    return sorted(importlib.import_module(package).__all__, key=str.lower)
 
 
 def pages() -> Iterator[tuple[str, str]]:

@@ -1,9 +1,10 @@
-"""Events of the ranks, and the trace that holds them. Imports nothing else of labkit."""
+"""Events of the ranks, and the trace that holds them. Imports nothing else of labkit but `lazy_names`."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from labkit.trace.between_nodes import bytes_between_nodes as bytes_between_nodes
@@ -36,8 +37,5 @@ _PUBLIC = {
 }
 __all__ = sorted(_PUBLIC)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

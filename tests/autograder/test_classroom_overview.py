@@ -18,7 +18,7 @@ from autograder.classroom.overview.judged import JudgedExercise, read_verdicts
 from autograder.verdict import Verdict
 from autograder.verdicts.store import GradingTask, StoredVerdict, VerdictStore
 from labkit.checks import Report
-from labkit.checks.report import CheckResult
+from labkit.checks.check_result import CheckResult
 
 
 def attempt(day: int, *lost: str, key: str = "", written: bool = True, following: tuple[str, ...] = ()) -> Attempt:

@@ -24,7 +24,7 @@ from labkit.checks import (
 )
 from labkit.checks.patience import NOT_RUN
 from labkit.clusters import Job, RankResult, Run
-from labkit.clusters.run import RankError
+from labkit.clusters.rank_result import RankError
 
 PASSED = CheckResult("check", 1.0, earned=1.0)
 TIMEOUT = CheckResult("check", 1.0, earned=0.0, run=Run([RankResult(0)], stopped="timeout after 20 s"))

@@ -17,7 +17,9 @@ from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector
 from labkit.clusters.forkserver.hang_policy import HangPolicy
 from labkit.clusters.forkserver.notifier import StateNotifier
-from labkit.clusters.run import RankResult, Run, ranges
+from labkit.clusters.rank_lists import named_ranks
+from labkit.clusters.rank_result import RankResult
+from labkit.clusters.run import Run
 from labkit.linux.clock import Clock, wait_seconds
 from labkit.trace import Trace
 from labkit.transport import frames, lines, pickled
@@ -333,7 +335,7 @@ class _ActiveRun:
         ranks = [rank for node in nodes for process in self.plan.ranks(node) for rank in process]
         names = ", ".join(self._names[node] for node in nodes)
         were = "were" if len(nodes) > 1 else "was"
-        return f"{names} with rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {were} lost: {why}"
+        return f"{names} with {named_ranks(ranks)} {were} lost: {why}"
 
 
 def _later(run: Run, seconds: float) -> Run:

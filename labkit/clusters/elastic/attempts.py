@@ -9,7 +9,7 @@ from typing import Any
 from labkit.clusters.cluster import OnOutput
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.collector import Collector, OutputTail
-from labkit.clusters.run import RankError, RankResult
+from labkit.clusters.rank_result import RankError, RankResult
 from labkit.trace import Trace
 from labkit.transport import frames
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from labkit.clusters.elastic.attempts import Attempt, NodeLoss
 from labkit.clusters.forkserver.collector import OutputTail
-from labkit.clusters.run import RankResult, Run, ending
+from labkit.clusters.rank_result import RankResult
+from labkit.clusters.run import Run, ending
 from labkit.trace import Trace
 
 _JOINED = "because a node joined"

@@ -11,8 +11,9 @@ from typing import Any
 from labkit.clusters.cluster import OnOutput
 from labkit.clusters.forkserver import reports
 from labkit.clusters.forkserver.stack_parser import ThreadStack
+from labkit.clusters.rank_result import RankError, RankResult
 from labkit.clusters.rank_status import Frame, RankStatus
-from labkit.clusters.run import RankError, RankResult, Run
+from labkit.clusters.run import Run
 from labkit.trace import Trace
 from labkit.transport import frames
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from labkit.clusters.job import Job
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.trace import Trace
 
 

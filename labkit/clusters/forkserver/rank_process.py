@@ -26,7 +26,7 @@ from labkit.clusters.forkserver import reports, scratch
 from labkit.clusters.forkserver.output_batches import OutputBatches
 from labkit.clusters.forkserver.progress import Slot, private_slot
 from labkit.clusters.forkserver.request import Request
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.linux.clock import Clock
 from labkit.linux.descriptors import close_all_but
 from labkit.torch_versions.prefork_warmup import warm_up_groups

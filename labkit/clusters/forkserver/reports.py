@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from labkit.clusters.forkserver.stack_parser import ThreadStack
+from labkit.clusters.rank_result import RankError, RankResult
 from labkit.clusters.rank_status import PendingOperation
-from labkit.clusters.run import RankError, RankResult
 from labkit.trace import Trace
 from labkit.trace.packing import pack, unpack
 from labkit.transport import frames, wire

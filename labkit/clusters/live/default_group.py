@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit.clusters.live.messages import Cell
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import named_ranks
 from labkit.torch_versions.groups import count_groups_from, replace_function
 
 
@@ -43,13 +43,13 @@ class DefaultGroup:
     def _require_all(self, cell: Cell) -> None:
         if cell.dead:
             raise RuntimeError(
-                f"a process group needs every rank, and rank{'s' * (len(cell.dead) > 1)} {ranges(cell.dead)} "
+                f"a process group needs every rank, and {named_ranks(cell.dead)} "
                 f"{'have' if len(cell.dead) > 1 else 'has'} died; %ranks restart starts all afresh"
             )
         if len(cell.ranks) < self._world_size:
             raise RuntimeError(
                 f"a process group needs all {self._world_size} ranks, and this cell runs on "
-                f"rank{'s' * (len(cell.ranks) > 1)} {ranges(cell.ranks)} alone: leave out --ranks for it"
+                f"{named_ranks(cell.ranks)} alone: leave out --ranks for it"
             )
 
 

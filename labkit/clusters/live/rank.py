@@ -23,7 +23,7 @@ from labkit.clusters.live.interrupts import Interrupts
 from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Report, decode
 from labkit.clusters.local.rank import record_groups, shared_store, tell_what_is_left_out
 from labkit.clusters.program import outcome, run_cell
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.linux import proc
 from labkit.linux.libc import libc
 from labkit.torch_versions.groups import group_count

@@ -11,8 +11,10 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import InvalidJob, Job
 from labkit.clusters.live.conversation import ANSWER_SECONDS, Conversation, Outcome, RanksConnection
 from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Message, Report, answer_of
+from labkit.clusters.rank_lists import named_ranks, ranges
+from labkit.clusters.rank_result import RankError, RankResult
 from labkit.clusters.rank_status import Frame
-from labkit.clusters.run import RankError, RankResult, Run, ending, ranges
+from labkit.clusters.run import Run, ending
 from labkit.linux.clock import Clock
 from labkit.trace import Trace
 from labkit.transport import wire
@@ -152,7 +154,7 @@ class LiveRanks:
         for name, values in pulled.items():
             missing = [rank for rank in chosen if rank not in values]
             if missing:
-                raise InvalidJob(f"{name} is not defined on rank{'s' * (len(missing) > 1)} {ranges(missing)}")
+                raise InvalidJob(f"{name} is not defined on {named_ranks(missing)}")
         return pulled
 
     def states(self) -> list[RankState]:
@@ -291,7 +293,7 @@ class LiveRanks:
         alike: dict[str, list[int]] = {}
         for rank in gone:
             alike.setdefault(self._how_in_words(rank), []).append(rank)
-        return ", ".join(f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)} {how}" for how, ranks in alike.items())
+        return ", ".join(f"{named_ranks(ranks)} {how}" for how, ranks in alike.items())
 
     def _how_in_words(self, rank: int) -> str:
         return self._ended.get(rank) or self._how_it_died(rank)

@@ -28,10 +28,11 @@ from labkit.clusters.live.default_group import DefaultGroup, keep_default_groups
 from labkit.clusters.live.messages import Answer, Cell, GroupRepair, Report
 from labkit.clusters.live.rank import default_name, memory, messages, prepare, pulled
 from labkit.clusters.program import describe, is_learners, outcome, run_cell
-from labkit.clusters.run import RankResult, ending
+from labkit.clusters.rank_result import RankResult
+from labkit.clusters.run import ending
 from labkit.clusters.virtual.endpoints.threads import ThreadEndpoint, ThreadRanks
 from labkit.clusters.virtual.hosts import host
-from labkit.clusters.virtual.isolation import current, modules
+from labkit.clusters.virtual.isolation import current, modules, process_state
 from labkit.clusters.virtual.torch_backend import store
 from labkit.torch_versions.groups import count_inits_from, group_count, groups_of_this_rank, inits_of_this_rank
 from labkit.torch_versions.tensors import all_ddp, ddp_afresh
@@ -72,7 +73,7 @@ class _LiveHost:
         self._answers = dict.fromkeys(world, _NO_ANSWER)
         self._inits = 0
         self._host = host.prepare(job, options, reporter, self._leave)
-        self._threads = ThreadRanks(self._host.engine, self._program)
+        self._threads = ThreadRanks(self._host.engine, self._program, process_state.resume)
         keep_default_groups(lambda: self._ranks[current.endpoint().rank].default)
 
     def serve(self) -> None:

@@ -12,16 +12,13 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from labkit.clusters.local.gpu_times import GpuTimes, Mark
-
-if TYPE_CHECKING:
-    from labkit.clusters.local.recording import Operation
 
 _POLL_SECONDS = 0.25
 """Maximum delay until the supervisor learns of the end of an operation that the program does not observe."""
@@ -82,12 +79,17 @@ class Gpu:
         finally:
             self.resume()
 
-    def last(self, operation: Operation, start: Mark, end: Mark | None, asked: float, kept: Any) -> None:
-        """Record that `operation` lasts from `start` to `end`; without an end it is over."""
+    def last(
+        self, row: int, reached: Callable[[], None], start: Mark, end: Mark | None, asked: float, kept: Any
+    ) -> None:
+        """Record that the operation in `row` lasts from `start` to `end`; without an end it is over.
+
+        `reached` is called when it is known to be over.
+        """
         if end is None:
-            operation.end()
+            reached()
             return
-        self.times.operation(operation.row, start, end, asked, operation.end, kept)
+        self.times.operation(row, start, end, asked, reached, kept)
         if self.times.pending > _MOST_PENDING:
             self.times.poll()
 

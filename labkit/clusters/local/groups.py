@@ -216,7 +216,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
         else:
             # an operation that its caller waits for at once runs on the caller's stream
             end = gpu.here() if at_once else gpu.after(work, self._group.label)
-            gpu.last(operation, start, end, asked, (args, options))
+            gpu.last(operation.row, operation.end, start, end, asked, (args, options))
             last = end if at_once else start
         if computes:
             gpu.times.computing_begins(last, time.monotonic())
@@ -234,7 +234,7 @@ class RecordingProcessGroup(dist.ProcessGroup):
         gpu = self._group.recorder.gpu(device.index if device.index is not None else torch.cuda.current_device())
         end = gpu.after(work, self._group.label)
         for operation, start, asked, args in together:
-            gpu.last(operation, start, end, asked, args)
+            gpu.last(operation.row, operation.end, start, end, asked, args)
         return WorkOnGpu(work, together[-1][0], gpu)
 
     def connect_again(self, store: Any) -> None:

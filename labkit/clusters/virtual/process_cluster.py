@@ -16,7 +16,8 @@ from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver.client import shared
 from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import InvalidJob, Job
-from labkit.clusters.run import RankError, RankResult, Run
+from labkit.clusters.rank_result import RankError, RankResult
+from labkit.clusters.run import Run
 from labkit.clusters.virtual.endpoints.protocol import ByteQuota
 from labkit.clusters.virtual.hosts.entries import REMOTE
 from labkit.clusters.virtual.hosts.rank_pool import RankPool

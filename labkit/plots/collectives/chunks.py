@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import ranges
 from labkit.plots import palette
 from labkit.plots.picture import WIDTH, Picture, plain, rank_ticks
 from labkit.units import count

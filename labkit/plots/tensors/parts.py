@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import named_ranks
 from labkit.plots import palette
 from labkit.plots.picture import WIDTH, Picture, plain
 
@@ -95,7 +95,7 @@ def _by_chunk(results: Mapping[int, Sequence[Chunk]]) -> list[_Grid]:
         alike.setdefault(tuple(chunks), []).append(rank)
     grids = []
     for same_chunks, ranks in alike.items():
-        heading = f"on rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        heading = f"on {named_ranks(ranks)}"
         grids.append(_Grid(heading, "chunk", [str(chunk) for chunk in range(len(same_chunks))], same_chunks))
     return grids
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import named_ranks
 from labkit.plots import palette
 from labkit.plots.picture import Picture
 from labkit.trace import Category, Trace
@@ -61,7 +61,7 @@ def memory(
             step="post",
             linewidth=0,
         )
-        who = f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        who = named_ranks(ranks)
         panel.set_title(f"{who} · peak {size(trace.peak_memory(ranks[0]))}", loc="left", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
         panel.set_ylabel(byte_name)
@@ -126,7 +126,7 @@ def _describe(trace: Trace, panels: list[list[int]], capacity: float | None) -> 
     parts = []
     for ranks in panels[:MOST_PANELS]:
         peaks = ", ".join(f"{c.value} {size(n)}" for c, n in trace.peak_by_category(ranks[0]).items() if n)
-        who = f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        who = named_ranks(ranks)
         parts.append(f"{who} hold{'s' * (len(ranks) == 1)} at most {size(trace.peak_memory(ranks[0]))}: {peaks}")
     text += "; ".join(parts or ["Nothing was counted"]) + "."
     return text + (f" The capacity is {size(capacity)}." if capacity is not None else "")

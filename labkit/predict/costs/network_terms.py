@@ -17,7 +17,7 @@ from labkit.predict.costs.updating import optimizer_term
 from labkit.predict.describe import MLP, Convolutional, ModuleCosts
 from labkit.predict.describe.work import Block
 from labkit.predict.plan import Plan
-from labkit.predict.prediction import Term, in_ms
+from labkit.predict.term import Term, in_ms
 
 
 def network_terms(

@@ -16,7 +16,7 @@ from labkit.predict.constants import Constants
 from labkit.predict.costs.collectives import Group, Wires, group
 from labkit.predict.costs.layers import Layer
 from labkit.predict.plan import COMPRESSION_RATIO, Plan
-from labkit.predict.prediction import Term, in_ms
+from labkit.predict.term import Term, in_ms
 
 BUCKETS = 25e6
 """Bytes per bucket (DDP's default). The last bucket has nothing to hide behind. As no parameter is split, it holds the

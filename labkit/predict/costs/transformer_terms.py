@@ -17,7 +17,7 @@ from labkit.predict.costs.stages import Stages, held_parameters, layer_parameter
 from labkit.predict.costs.updating import optimizer_term
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
-from labkit.predict.prediction import Term, in_ms
+from labkit.predict.term import Term, in_ms
 
 
 def transformer_terms(

@@ -8,7 +8,7 @@ from labkit.hardware import Topology
 from labkit.predict.constants import Constants
 from labkit.predict.costs.matmul import Processor
 from labkit.predict.plan import Plan
-from labkit.predict.prediction import Term
+from labkit.predict.term import Term
 
 
 def optimizer_term(

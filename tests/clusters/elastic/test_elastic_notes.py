@@ -6,7 +6,7 @@ import pytest
 
 from labkit.clusters.elastic.attempts import Attempt
 from labkit.clusters.elastic.outcome import merged
-from labkit.clusters.run import RankError, RankResult
+from labkit.clusters.rank_result import RankError, RankResult
 
 BROKEN = RankError("RuntimeError", "Connection closed by peer", (("Cell In[3]", 14, "<module>", "dist.all_reduce(x)"),))
 

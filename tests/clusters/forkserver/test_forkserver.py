@@ -163,7 +163,7 @@ def test_an_environment_of_its_own_is_all_that_ranks_see(monkeypatch: pytest.Mon
 HOSTILE = """\
 import json, os, stat, struct
 from labkit.clusters.forkserver import reports
-from labkit.clusters.run import RankResult, RankError
+from labkit.clusters.rank_result import RankResult, RankError
 from labkit.trace import Event, Kind, Trace
 from labkit.transport import frames
 def pipes():

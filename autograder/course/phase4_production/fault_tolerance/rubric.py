@@ -94,7 +94,8 @@ def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: b
     import tempfile
     from pathlib import Path
 
-    from labkit.clusters.run import RankResult, Run
+    from labkit.clusters.rank_result import RankResult
+    from labkit.clusters.run import Run
     from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig
     from labkit.course.phase4_production.fault_tolerance.scenarios import MemoryCheckpoints
     from labkit.exercises import fault_tolerance as ft

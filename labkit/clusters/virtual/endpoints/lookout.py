@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import _thread
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from labkit.clusters.virtual.endpoints.thread_states import RUNS, ThreadStates, others_can_run
+from labkit.clusters.virtual.endpoints.waits import RankThread
 
-if TYPE_CHECKING:
-    from labkit.clusters.virtual.endpoints.rank_threads import RankThreads
-    from labkit.clusters.virtual.endpoints.waits import RankThread
+IsStuck = Callable[[RankThread, int], str]
+"""is_stuck(thread, number of its turn): where the thread that has the turn is stuck; empty if it is not."""
+Look = Callable[[IsStuck], None]
+"""A look at the thread that has its rank's turn."""
 
 LOOK_SECONDS = 0.02
 STUCK_LOOKS = 3
@@ -27,7 +29,7 @@ LONGEST_TURN_SECONDS = 5.0
 class _Lookout:
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._watched: dict[RankThreads, None] = {}
+        self._watched: dict[Look, None] = {}
         self._turns: dict[RankThread, _Turn] = {}
         self._states = ThreadStates()
         self._idle = _thread.allocate_lock()
@@ -35,13 +37,13 @@ class _Lookout:
         self._idle.acquire()
         _thread.start_new_thread(self._run, ())
 
-    def watch(self, threads: RankThreads) -> None:
-        self._watched[threads] = None
+    def watch(self, look: Look) -> None:
+        self._watched[look] = None
         if self._idle.locked():
             self._wake()
 
-    def forget(self, threads: RankThreads) -> None:
-        self._watched.pop(threads, None)
+    def forget(self, look: Look) -> None:
+        self._watched.pop(look, None)
 
     def _wake(self) -> None:
         try:
@@ -56,17 +58,15 @@ class _Lookout:
             self._idle.acquire()
             while self._watched:
                 pause.acquire(True, LOOK_SECONDS)
-                for threads in list(self._watched):
-                    if threads.is_alone:
-                        self.forget(threads)
-                    threads.look(self._is_stuck)
+                for look in list(self._watched):
+                    look(self._is_stuck)
             self._turns.clear()
             self._states = ThreadStates()
             if self._watched:  # since the loop has ended
                 self._wake()
 
     def _is_stuck(self, thread: RankThread, turn: int) -> str:
-        """A description of where the thread whose turn has this number is stuck; empty if it is not."""
+        """See `IsStuck`."""
         number = thread.native_id
         if number is None:
             return ""
@@ -93,16 +93,15 @@ class _Turn:
 _lookout: _Lookout | None = None
 
 
-def watch(threads: RankThreads) -> None:
-    """Look at these threads from now on, if the rank has several."""
+def watch(look: Look) -> None:
+    """Call `look` several times a second from now on."""
     global _lookout
-    if not threads.is_alone:
-        if _lookout is None or _lookout.process != os.getpid():
-            _lookout = _Lookout()
-        _lookout.watch(threads)
+    if _lookout is None or _lookout.process != os.getpid():
+        _lookout = _Lookout()
+    _lookout.watch(look)
 
 
-def forget(threads: RankThreads) -> None:
-    """Look at them no longer: the rank sleeps, or has ended."""
+def forget(look: Look) -> None:
+    """Call it no longer: the rank has one thread, sleeps, or has ended."""
     if _lookout is not None:
-        _lookout.forget(threads)
+        _lookout.forget(look)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from labkit.clusters.program import is_learners, line_of
-from labkit.clusters.virtual.isolation.current import here
 from labkit.clusters.virtual.scheduler.requests import shown
 from labkit.torch_versions.dispatch import schema_of
 
@@ -78,22 +77,25 @@ class RaceDetector:
 
 
 @functools.cache
-def watch_reads_without_operator() -> None:
-    """Have `repr(tensor)` and `tensor.tolist()` checked where a rank's own code calls them, or `print` does for it."""
+def watch_reads_without_operator(detector: Callable[[], RaceDetector | None]) -> None:
+    """Have `repr(tensor)` and `tensor.tolist()` checked where a rank's own code calls them, or `print` does for it.
+
+    detector: returns that of the running thread's rank; None on other threads.
+    """
     for name in ("__repr__", "tolist"):
-        _watch(name, getattr(Tensor, name))
+        _watch(name, getattr(Tensor, name), detector)
 
 
-def _watch(name: str, original: Any) -> None:
+def _watch(name: str, original: Any, detector: Callable[[], RaceDetector | None]) -> None:
     @functools.wraps(original)
     def watched(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        endpoint = here.endpoint
-        if endpoint is not None and endpoint.race_detector.pending and tensor.__class__ in _PLAIN:
+        races = detector()
+        if races is not None and races.pending and tensor.__class__ in _PLAIN:
             frame = sys._getframe(1)
             while frame.f_code.co_filename in _FORMATTING and frame.f_back is not None:
                 frame = frame.f_back
             if is_learners(frame.f_code.co_filename):  # the lab's own reports show what is there
-                endpoint.race_detector.check_read(tensor)
+                races.check_read(tensor)
         return original(tensor, *args, **kwargs)
 
     setattr(Tensor, name, watched)

@@ -21,8 +21,7 @@ from math import inf
 from typing import Any
 
 from labkit.clusters.virtual.endpoints import lookout
-from labkit.clusters.virtual.endpoints.waits import RankThread, Wait
-from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.endpoints.waits import RankThread, Wait, running
 from labkit.clusters.virtual.scheduler.requests import Timer
 
 POLL_SECONDS = 1e-6
@@ -48,7 +47,7 @@ class RankThreads:
         self._sleep_for_any, self._call_back = endpoint.sleep_for_any, endpoint.call_back
         self._mutex = _thread.RLock()
         """Held for a few steps. Reentrant, since the garbage collector may run a finalizer that wakes a thread."""
-        self._first = here.thread = RankThread(threading.current_thread())
+        self._first = running.thread = RankThread(threading.current_thread())
         # in a forked process threading still has the thread's old number
         self._first.native_id = threading.get_native_id()
         self._threads = {self._first: None}
@@ -88,11 +87,12 @@ class RankThreads:
             new = RankThread(thread)
             self._threads[new] = None
             self._ready.append(new)
-        lookout.watch(self)
+        lookout.watch(self.look)
         return new
 
     def take_first_turn(self, me: RankThread) -> None:
         """In a new thread: wait for its turn."""
+        running.thread = me
         me.ident, me.native_id = threading.get_ident(), threading.get_native_id()
         self._await_turn(me, None)
 
@@ -119,10 +119,10 @@ class RankThreads:
         with self._mutex:
             if other.ended:
                 return
-            wait = Wait(self, here.thread)
+            wait = Wait(_running_thread())
             other.joining.append(wait)
         try:
-            wait.wait(timeout)
+            self.block(wait, timeout)
         finally:
             other.joining.remove(wait)
 
@@ -134,7 +134,7 @@ class RankThreads:
         self.pause(failed)
         with self._mutex:
             self._is_ended = True
-            lookout.forget(self)
+            lookout.forget(self.look)
             for thread in self._threads:
                 _notify(thread)
 
@@ -146,10 +146,10 @@ class RankThreads:
         self.enter()
         if failed:
             return
-        wait = self._closing = Wait(self, self._first)
+        wait = self._closing = Wait(self._first)
         try:
             if self._somebody_goes_on():
-                wait.wait(None)
+                self.block(wait, None)
         finally:
             self._closing = None
 
@@ -169,7 +169,7 @@ class RankThreads:
 
     def enter(self) -> None:
         """Return once this thread has the turn: at once, unless it has been elsewhere."""
-        me = here.thread
+        me = running.thread
         if me is self._holder or me is None:  # None: the rank's program is over, and its groups are being destroyed
             return
         if self._is_ended and me is not self._first:
@@ -188,7 +188,7 @@ class RankThreads:
     def leaving_turn(self, what: str) -> Iterator[None]:
         """Within the context this thread waits for something that no thread of the rank can see; others may run."""
         self.enter()
-        me = here.thread
+        me = _running_thread()
         with self._mutex:
             self._elsewhere[me] = what
             self._release()
@@ -199,17 +199,17 @@ class RankThreads:
 
     def wait(self, handle: Any, limit: float) -> None:
         """Let other threads and other ranks run until the request is over. It fails at `limit` on the clock."""
-        wait = Wait(self, here.thread)
+        wait = Wait(_running_thread())
         wait.handle, wait.limit = handle, limit
         self._suspend(wait)
 
     def sleep(self, seconds: float) -> None:
         """Let other threads and other ranks run for that time."""
-        Wait(self, here.thread).wait(seconds)
+        self.block(Wait(_running_thread()), seconds)
 
     def polled(self) -> None:
         """Record that this thread has polled in vain for what another may do. After many polls, each takes time."""
-        me = here.thread
+        me = _running_thread()
         me.polls += 1
         if me.polls == MOST_POLLS:
             me.polling_since = self._endpoint.now
@@ -219,7 +219,10 @@ class RankThreads:
             me.polls = polls
 
     def block(self, wait: Wait, timeout: float | None) -> bool:
-        """See `Wait.wait`. Raises DeadlockError in the rank's own thread if nothing can wake it any more."""
+        """Block the running thread until `wake`, or for `timeout` virtual seconds; return whether it was woken.
+
+        Raises DeadlockError in the rank's own thread if nothing can wake it any more.
+        """
         if self._is_ended:
             return self._block_alone(wait, timeout)
         self.enter()
@@ -231,7 +234,7 @@ class RankThreads:
         return wait.woken
 
     def wake(self, wait: Wait) -> None:
-        """See `Wait.wake`."""
+        """End the wait of a thread of this rank. From any thread."""
         with self._mutex:
             if wait.woken:
                 return
@@ -245,10 +248,13 @@ class RankThreads:
                 elif self._holder is None and not self._choosing:
                     self._hand_to(self._ready.popleft())
 
-    def look(self, is_stuck: Callable[[RankThread, int], str]) -> None:
-        """Let others run if the thread that has the turn is stuck. is_stuck(thread, turn's number): where, or empty."""
+    def look(self, is_stuck: lookout.IsStuck) -> None:
+        """Let others run if the thread that has the turn is stuck."""
+        if self.is_alone:
+            lookout.forget(self.look)
+            return
         holder = self._holder
-        if holder is None or self.is_alone or holder.ident is None:
+        if holder is None or holder.ident is None:
             return
         if holder.is_in_lab:
             return  # it waits for the scheduler, or for a reader of what it has printed
@@ -350,7 +356,7 @@ class RankThreads:
                     return
                 self._tell_of_others()
                 self._asleep = True
-            lookout.forget(self)
+            lookout.forget(self.look)
             try:
                 over = self._sleep_for_any(waits, bool(self._elsewhere))
             except BaseException:
@@ -358,7 +364,8 @@ class RankThreads:
                 raise
             finally:
                 self._asleep = False
-                lookout.watch(self)
+                if not self.is_alone:
+                    lookout.watch(self.look)
             with self._mutex:
                 self._end_waits(over)
 
@@ -420,6 +427,12 @@ class RankThreads:
                     f"rank {self._rank}: the lab's scheduler cannot see {what} (thread {thread.thread.name}). Other "
                     "threads of the rank ran meanwhile, so the order in which they run may differ from run to run"
                 )
+
+
+def _running_thread() -> RankThread:
+    thread = running.thread
+    assert thread is not None
+    return thread
 
 
 def _notify(thread: RankThread) -> None:

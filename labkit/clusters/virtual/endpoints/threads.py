@@ -15,7 +15,6 @@ import torch
 from labkit.clusters.virtual.endpoints.endpoint import KnownTimes, refuse_after_fork
 from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
 from labkit.clusters.virtual.endpoints.shared_endpoint import SharedEndpoint
-from labkit.clusters.virtual.isolation import process_state
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.clusters.virtual.scheduler.requests import Request
 from labkit.linux.libc import libc
@@ -27,10 +26,13 @@ RANK_STACK_BYTES = 16 << 20
 class ThreadRanks:
     """Runs `program(endpoint)` on every rank of the engine, one thread each."""
 
-    def __init__(self, engine: Engine, program: Callable[[ThreadEndpoint], bool]) -> None:
+    def __init__(
+        self, engine: Engine, program: Callable[[ThreadEndpoint], bool], resume: Callable[[int], object]
+    ) -> None:
+        """program: returns whether the rank failed; never raises. resume: called when a rank takes its turn."""
         self._engine = engine
         self._program = program
-        """Returns whether the rank failed; never raises."""
+        self._resume = resume
         world_size = engine.topology.world_size
         self._batons = [threading.Lock() for _ in range(world_size)]
         self._all_ended = threading.Event()
@@ -84,7 +86,7 @@ class ThreadRanks:
 
     def _take_turn(self, rank: int) -> None:
         self._batons[rank].acquire()
-        process_state.resume(rank)
+        self._resume(rank)
 
     def _main(self, rank: int) -> None:
         self._take_turn(rank)

@@ -8,13 +8,10 @@ import threading
 from math import inf
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.clusters.program import line_of
 from labkit.clusters.virtual.scheduler.requests import Blocked
-
-if TYPE_CHECKING:
-    from labkit.clusters.virtual.endpoints.rank_threads import RankThreads
 
 _PRIMITIVES = (
     threading.__file__,
@@ -79,8 +76,8 @@ class RankThread:
 class Wait:
     """One wait of a thread: for a request, or in a primitive until somebody wakes it or its time is over."""
 
-    def __init__(self, threads: RankThreads, thread: RankThread) -> None:
-        self.threads, self.thread = threads, thread
+    def __init__(self, thread: RankThread) -> None:
+        self.thread = thread
         self.handle: Any = None
         """The request that it waits for."""
         self.limit = inf
@@ -93,13 +90,13 @@ class Wait:
         self.failed = False
         """Whether the scheduler knows that no thread will wake it."""
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until `wake`, or for `timeout` virtual seconds; returns whether it was woken."""
-        return self.threads.block(self, timeout)
 
-    def wake(self) -> None:
-        """End the wait. From any thread."""
-        self.threads.wake(self)
+class _Running(threading.local):
+    thread: RankThread | None = None
+    """The running thread among those of its rank, once there are several."""
+
+
+running = _Running()
 
 
 def _primitive(frame: FrameType | None) -> str:

@@ -20,7 +20,7 @@ from labkit.clusters import arguments
 from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.virtual.device import uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.device.garbage import collector
@@ -39,10 +39,11 @@ from labkit.clusters.virtual.isolation import (
     environment,
     exits,
     modules,
+    process_state,
     random_states,
 )
-from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import Rank, here
+from labkit.clusters.virtual.isolation.rank_clock import RankClock
 from labkit.clusters.virtual.scheduler import faults
 from labkit.clusters.virtual.scheduler.engine import Engine
 from labkit.hardware import Topology
@@ -80,7 +81,7 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
         uninitialized.mark()
     trace = None if outlet is None else _run_ahead(host, outlet, processes, program, job.trace)
     if trace is None:
-        ThreadRanks(host.engine, program).run()
+        ThreadRanks(host.engine, program, process_state.resume).run()
     if job.trace:
         reporter.trace(trace or host.trace())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.virtual.isolation.current import is_forked
 from labkit.trace import Trace
 

@@ -467,7 +467,7 @@ PATCHES = (
     Patch(
         "`repr(tensor)`",
         "it reads values without an operator, perhaps while a transfer still writes them",
-        lambda _: watch_reads_without_operator(),
+        lambda _: watch_reads_without_operator(current.race_detector),
         ("torch.Tensor.__repr__",),
         processes=False,
     ),

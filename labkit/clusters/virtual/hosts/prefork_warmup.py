@@ -16,12 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.clusters.forkserver import reports
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints.protocol import Connection
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
-from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.isolation.rank_clock import RankClock
 from labkit.clusters.virtual.torch_backend import store
 from labkit.hardware import topology
 from labkit.torch_versions.groups import forget_inits, rendezvous_with

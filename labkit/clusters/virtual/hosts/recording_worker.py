@@ -22,7 +22,7 @@ import torch
 
 from labkit.clusters.forkserver import reports
 from labkit.clusters.program import is_learners
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.virtual.device.garbage import collector
 from labkit.clusters.virtual.endpoints import recording
 from labkit.clusters.virtual.endpoints.recording import Channel

@@ -18,7 +18,7 @@ from labkit.clusters.forkserver import rank_process
 from labkit.clusters.forkserver.entry import Reporter
 from labkit.clusters.job import Job
 from labkit.clusters.program import execute
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 from labkit.clusters.virtual.device import profiling, uninitialized
 from labkit.clusters.virtual.device.accounting import Ledger
 from labkit.clusters.virtual.endpoints import rank_threads
@@ -27,8 +27,8 @@ from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
 from labkit.clusters.virtual.hosts import patches, prefork_warmup, rank_calls
 from labkit.clusters.virtual.hosts.patches import Setting
 from labkit.clusters.virtual.isolation import clocks, current, random_states
-from labkit.clusters.virtual.isolation.clocks import RankClock
 from labkit.clusters.virtual.isolation.current import here
+from labkit.clusters.virtual.isolation.rank_clock import RankClock
 from labkit.clusters.virtual.scheduler.errors import Killed
 from labkit.clusters.virtual.torch_backend import store
 from labkit.hardware import Topology

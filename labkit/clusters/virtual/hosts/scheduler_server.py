@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from labkit.clusters.run import RankError
+from labkit.clusters.rank_result import RankError
 from labkit.clusters.virtual.endpoints.protocol import ENDED, ByteQuota, Connection, ProtocolError, QuotaExceeded
 from labkit.clusters.virtual.scheduler import key_values
 from labkit.clusters.virtual.scheduler.collectives import REDUCTIONS

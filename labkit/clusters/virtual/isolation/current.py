@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from labkit.clusters.virtual.endpoints.waits import running
+
 if TYPE_CHECKING:
     import random
 
     import numpy
 
     from labkit.clusters.virtual.endpoints.endpoint import Endpoint
-    from labkit.clusters.virtual.isolation.clocks import RankClock
+    from labkit.clusters.virtual.endpoints.race_detection import RaceDetector
+    from labkit.clusters.virtual.isolation.rank_clock import RankClock
 
 
 @dataclass(eq=False)
@@ -45,8 +48,6 @@ class _Here(threading.local):
     """Its connection to the scheduler."""
     clock: RankClock | None = None
     """Its clock."""
-    thread: Any = None
-    """This thread among those of its rank (rank_threads.py), once there are several."""
     is_started: bool = False
     """Whether a rank has started this thread."""
 
@@ -63,7 +64,7 @@ def begin() -> None:
 
 def forget() -> None:
     """End the connection of this thread to the scheduler."""
-    here.endpoint = here.clock = here.thread = None
+    here.endpoint = here.clock = running.thread = None
 
 
 def leave_scheduler_at_fork() -> None:
@@ -80,6 +81,11 @@ def _leave_scheduler() -> None:
 def is_forked() -> bool:
     """Whether a rank has forked this process."""
     return os.getpid() != _host
+
+
+def race_detector() -> RaceDetector | None:
+    """The running rank's table of operations that it has not waited for; None on a thread that belongs to no rank."""
+    return None if here.endpoint is None else here.endpoint.race_detector
 
 
 def endpoint() -> Any:

@@ -42,7 +42,7 @@ def follow_threads() -> None:
         own._rank_thread = new = threads.begin(self)
 
         def run_for_rank() -> None:
-            here.rank, here.endpoint, here.clock, here.thread, here.is_started = rank, endpoint, clock, new, True
+            here.rank, here.endpoint, here.clock, here.is_started = rank, endpoint, clock, True
             try:
                 threads.take_first_turn(new)
                 adopt_exercises()

@@ -26,7 +26,8 @@ from typing import Any, Protocol
 
 import torch
 
-from labkit.clusters.virtual.endpoints.waits import Wait
+from labkit.clusters.virtual.endpoints.rank_threads import RankThreads
+from labkit.clusters.virtual.endpoints.waits import RankThread, Wait, running
 from labkit.clusters.virtual.isolation.current import here
 from labkit.imported_modules import NamesInModules
 
@@ -43,6 +44,20 @@ class _Waiter(Protocol):
 
     def wake(self) -> None:
         """End the wait."""
+
+
+class _RankWait:
+    """The wait of a rank's thread."""
+
+    def __init__(self, threads: RankThreads, thread: RankThread) -> None:
+        self._threads = threads
+        self._wait = Wait(thread)
+
+    def wait(self, timeout: float | None) -> bool:
+        return self._threads.block(self._wait, timeout)
+
+    def wake(self) -> None:
+        self._threads.wake(self._wait)
 
 
 class _RealWait:
@@ -65,7 +80,8 @@ def _new_wait() -> _Waiter:
     if endpoint is None or here.clock is None:  # without a clock: the compiler works, which the rank's clock leaves out
         return _RealWait()
     threads = endpoint.share()
-    return Wait(threads, here.thread)
+    assert running.thread is not None
+    return _RankWait(threads, running.thread)
 
 
 class _Waits:
@@ -276,7 +292,7 @@ class Thread:
     def join(self: threading.Thread, timeout: float | None = None) -> None:
         """See `threading.Thread.join`; a time limit is on the virtual clock."""
         other = vars(self).get("_rank_thread")
-        if other is not None and here.endpoint is not None and other is not here.thread:
+        if other is not None and here.endpoint is not None and other is not running.thread:
             here.endpoint.share().join(other, None if timeout is None else max(timeout, 0.0))
             if not other.ended:
                 return

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from labkit.clusters import cycles
+from labkit.clusters.rank_lists import named_ranks, ranges
 from labkit.clusters.rank_status import PendingOperation, RankStatus
-from labkit.clusters.run import ranges
 from labkit.clusters.virtual.scheduler.collective_matching import CollectiveMatcher
-from labkit.clusters.virtual.scheduler.errors import DeadlockError, named_ranks
+from labkit.clusters.virtual.scheduler.errors import DeadlockError
 from labkit.clusters.virtual.scheduler.groups import Groups
 from labkit.clusters.virtual.scheduler.messages import Messages
 from labkit.clusters.virtual.scheduler.reach import Reach

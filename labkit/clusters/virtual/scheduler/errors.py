@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-from labkit.clusters.run import ranges
+from labkit.clusters.rank_lists import named_ranks, ranges
 from labkit.clusters.virtual.scheduler.requests import Collective, Receive, Send, shown
 
 SCHEDULER_FAILED = "the lab's scheduler failed"
@@ -40,11 +40,6 @@ class Killed(SystemExit):
 
     def __init__(self, code: int = -9) -> None:
         super().__init__(code)
-
-
-def named_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`."""
-    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
 
 
 def scheduler_failed(what: str) -> SchedulerFailed:

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from labkit.clusters.rank_lists import named_ranks
 from labkit.clusters.virtual.scheduler.agenda import Agenda
-from labkit.clusters.virtual.scheduler.errors import PeerFailed, named_ranks
+from labkit.clusters.virtual.scheduler.errors import PeerFailed
 from labkit.clusters.virtual.scheduler.reach import Reach
 from labkit.clusters.virtual.scheduler.requests import StoreCall
 from labkit.clusters.virtual.scheduler.waiting_ranks import WaitingRanks

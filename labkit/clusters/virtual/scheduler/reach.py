@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.clusters.run import ranges
-from labkit.clusters.virtual.scheduler.errors import PeerFailed, named_ranks
+from labkit.clusters.rank_lists import named_ranks
+from labkit.clusters.virtual.scheduler.errors import PeerFailed
 from labkit.clusters.virtual.scheduler.requests import Receive, Request
 
 
@@ -55,9 +55,9 @@ class Reach:
         """Why those of the peers that have ended cannot help: a clause for an error's text, or nothing."""
         gone = [peer for peer in peers if peer in self.ended]
         if gone and self.apart.issuperset(peers):
-            return f"but this cell does not run on rank{'s' * (len(gone) > 1)} {ranges(gone)}: leave out --ranks"
+            return f"but this cell does not run on {named_ranks(gone)}: leave out --ranks"
         if gone and len(gone) == len(peers):
-            return f"but rank{'s' * (len(gone) > 1)} {ranges(gone)} ended without it"
+            return f"but {named_ranks(gone)} ended without it"
         return ""
 
 

@@ -45,7 +45,8 @@ def launched() -> dict[str, Any]:
     import tempfile
     from pathlib import Path
 
-    from labkit.clusters.run import RankResult, Run
+    from labkit.clusters.rank_result import RankResult
+    from labkit.clusters.run import Run
     from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig
     from labkit.exercises import fault_tolerance as ft
 

@@ -6,7 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 
 __all__ = ["pass_around"]
 

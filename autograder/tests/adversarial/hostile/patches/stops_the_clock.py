@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.clusters.virtual.endpoints.remote_endpoint import SocketEndpoint
-from labkit.clusters.virtual.isolation.clocks import RankClock
+from labkit.clusters.virtual.isolation.rank_clock import RankClock
 
 __all__ = ["pass_around"]
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.clusters.forkserver import reports
-from labkit.clusters.run import RankResult
+from labkit.clusters.rank_result import RankResult
 
 __all__ = ["pass_around"]
 
