@@ -12,10 +12,10 @@ from torch.distributed import ProcessGroup
 
 from labkit.course.phase4_production.checkpointing.given.agreement import own_group
 from labkit.course.phase4_production.checkpointing.given.arguments import (
+    rank_and_size,
     require_components,
     require_metric,
     require_options,
-    rank_and_size,
     storage_at,
 )
 from labkit.course.phase4_production.checkpointing.given.loading import LoadedState
