@@ -75,7 +75,7 @@ def number(
 ) -> Rule:
     """An int or a float, not a bool, within the limits; it is finite unless `infinite` allows infinity."""
     limits = {"above": above, "from": at_least, "below": below, "at most": at_most}
-    text = " and ".join(f" {word} {limit}" for word, limit in limits.items() if limit is not None)
+    text = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
 
     def fits(value: Any) -> bool:
         return (
@@ -88,7 +88,7 @@ def number(
             and (at_most is None or value <= at_most)
         )
 
-    return Rule(f"be a number{text}", fits)
+    return Rule(f"be a number {text}".rstrip(), fits)
 
 
 positive = number(above=0)

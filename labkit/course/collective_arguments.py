@@ -18,9 +18,14 @@ _CONTIGUOUS = Rule(
 )
 
 
+def require_this_rank(group: ProcessGroup | None) -> None:
+    """Raise `ValueError` unless this rank is in `group`."""
+    require("group", group, Rule(f"contain this rank, {dist.get_rank()}", lambda value: dist.get_rank(value) >= 0))
+
+
 def group_ranks(group: ProcessGroup | None) -> list[int]:
     """Return the global ranks of `group` in their order. Raises `ValueError` unless this rank is one of them."""
-    require("group", group, Rule(f"contain this rank, {dist.get_rank()}", lambda value: dist.get_rank(value) >= 0))
+    require_this_rank(group)
     return dist.get_process_group_ranks(group)
 
 

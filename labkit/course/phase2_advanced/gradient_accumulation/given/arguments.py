@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.course.arguments import Rule, integer, number, optional, require, shown
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.collective_arguments import require_this_rank
 from labkit.course.phase1_data_parallel.trainer.given.arguments import require_trainable
 
 _SAMPLES = Rule("be a number from 0", lambda value: 0 <= value < inf)  # that may be a tensor, such as the sum of a mask
@@ -20,7 +20,7 @@ def check_accumulator(
     model: nn.Module, optimizer: Optimizer, steps: int, max_norm: float | None, group: ProcessGroup | None
 ) -> None:
     """Check the arguments of an accumulator; sends nothing."""
-    group_ranks(group)
+    require_this_rank(group)
     require("steps", steps, integer(at_least=1))
     require("max_norm", max_norm, optional(number(above=0, infinite=True)))
     require_trainable(model, optimizer)

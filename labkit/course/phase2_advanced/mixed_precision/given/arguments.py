@@ -8,7 +8,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.course.arguments import number, one_of, optional, require, trained_module
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.collective_arguments import require_this_rank
 from labkit.course.phase1_data_parallel.trainer.given.arguments import inputs_and_targets, require_parameters_of
 from labkit.course.phase2_advanced.mixed_precision.given.master_weights import HALVES, PairedOptimizer
 
@@ -27,7 +27,7 @@ def check_step(
 
     scaled: whether there is a scaler; unscaling takes gradients in float32.
     """
-    group_ranks(group)
+    require_this_rank(group)
     require("dtype", dtype, one_of(*HALVES, torch.float32))
     require("max_norm", max_norm, optional(number(above=0, infinite=True)))
     require("model", model, trained_module)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from labkit.course.arguments import Rule, integer, one_of, require
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.collective_arguments import require_this_rank
 from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import Op, Schedule, StageStep
 
 
@@ -51,8 +51,8 @@ def check_index(index: int, count: int) -> None:
 
 def check_stages(stages: Sequence[Stage], group: ProcessGroup | None) -> None:
     """Raise ValueError unless this rank is in the group and `stages` are those of this rank, one for each chunk."""
-    ranks = len(group_ranks(group))
-    rank = dist.get_rank(group)
+    require_this_rank(group)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     count = ranks * len(stages)
     wanted = [(index, count) for index in range(rank, count, ranks)]
     if (seen := [(stage.index, stage.count) for stage in stages]) != wanted:

@@ -15,7 +15,7 @@ from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
 from labkit.course.arguments import require, shown, tensor
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.collective_arguments import require_this_rank
 
 
 def part_of(size: int, group: ProcessGroup | None = None, rank: int | None = None, *, name: str = "size") -> slice:
@@ -24,7 +24,8 @@ def part_of(size: int, group: ProcessGroup | None = None, rank: int | None = Non
     Parts are in the order of the ranks and differ by one at most: 10 on 4 ranks are 2, 3, 2 and 3. Raises `ValueError`
     if a rank would hold none, with `name` as the name of the size, and if this rank is not in the group.
     """
-    ranks = len(group_ranks(group))
+    require_this_rank(group)
+    ranks = dist.get_world_size(group)
     if size < ranks:
         raise ValueError(f"{name} must be at least {ranks}, one for each rank, got {size}")
     rank = dist.get_rank(group) if rank is None else rank
@@ -45,7 +46,7 @@ def all_gather_parts(own: Tensor, size: int, group: ProcessGroup | None = None) 
 
 def apply_in_group(function: type[Function], x: Tensor, *arguments: Any) -> Tensor:
     """Return `function.apply(x, *arguments)`. The last argument is a group, which must contain this rank."""
-    group_ranks(arguments[-1])
+    require_this_rank(arguments[-1])
     out: Tensor = function.apply(x, *arguments)
     return out
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from labkit.course.arguments import integer, one_of, require, shown, tensor
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.collective_arguments import group_ranks, require_this_rank
 
 LAYOUTS = ("contiguous", "zigzag")
 
@@ -34,7 +34,7 @@ def check_merge(x: Any, group: ProcessGroup | None, layout: str, dim: int) -> in
 
 def check_attention(q: Any, k: Any, v: Any, group: ProcessGroup | None, layout: str) -> tuple[Tensor, Tensor, Tensor]:
     """Check the arguments of an attention over ranks; return q, k and v, contiguous."""
-    group_ranks(group)
+    require_this_rank(group)
     for name, x in (("q", q), ("k", k), ("v", v)):
         require(name, x, tensor(("batch", "heads", "tokens", "head_dim"), floating_point=True))
         if not x.numel():

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from labkit.course.arguments import Rule, positive, require, trained_module
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.collective_arguments import require_this_rank
 
 _FILE = Rule(
     "be the name of a file",
@@ -20,7 +20,7 @@ _FILE = Rule(
 def require_ddp(module: nn.Module, bucket_cap_mb: float, group: ProcessGroup | None) -> None:
     """Raise `ValueError` unless `module` has a parameter that is trained, `bucket_cap_mb` is above 0, and `group` has
     this rank."""
-    group_ranks(group)
+    require_this_rank(group)
     require("module", module, trained_module)
     require("bucket_cap_mb", bucket_cap_mb, positive)
 

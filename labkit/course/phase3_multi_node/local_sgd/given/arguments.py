@@ -20,7 +20,7 @@ from labkit.course.arguments import (
     shown,
     torch_optimizer,
 )
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.collective_arguments import group_ranks, require_this_rank
 
 
 def trained_parameters(name: str, optimizer: Any) -> list[nn.Parameter]:
@@ -44,7 +44,7 @@ def check_period(period: Any, warmup_steps: Any = 0) -> None:
 
 def check_weight(name: str, weight: Any, group: ProcessGroup | None) -> None:
     """Check that `weight`, the argument called `name`, is a number from 0, and that this rank is in the group."""
-    group_ranks(group)
+    require_this_rank(group)
     require(name, weight, number(at_least=0))
 
 

@@ -96,7 +96,7 @@ def check_plan(model: Any, cluster: Any, batch: Any, tokens: Any) -> int:
     require("cluster", cluster, instance_of(Topology, "a Topology"))
     require("tokens", tokens, positive)
     if batch is None:
-        return SAMPLES_PER_GPU * cluster.world_size
+        return SAMPLES_PER_GPU * int(cluster.world_size)
     require("batch", batch, integer(at_least=1))
     return int(batch)
 
