@@ -10,18 +10,28 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
+from labkit.course.arguments import Rule, require
+
+_CONTIGUOUS = Rule(
+    "be a contiguous tensor",
+    lambda value: isinstance(value, Tensor) and value.layout == torch.strided and value.is_contiguous(),
+)
+
+
+def require_this_rank(group: ProcessGroup | None) -> None:
+    """Raise `ValueError` unless this rank is in `group`."""
+    require("group", group, Rule(f"contain this rank, {dist.get_rank()}", lambda value: dist.get_rank(value) >= 0))
+
 
 def group_ranks(group: ProcessGroup | None) -> list[int]:
     """Return the global ranks of `group` in their order. Raises `ValueError` unless this rank is one of them."""
-    if dist.get_rank(group) < 0:
-        raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")
+    require_this_rank(group)
     return dist.get_process_group_ranks(group)
 
 
 def require_member(name: str, rank: int, ranks: list[int]) -> None:
     """Raise `ValueError` unless `rank`, the argument called `name`, is one of `ranks`."""
-    if rank not in ranks:
-        raise ValueError(f"{name} must be one of the group's ranks, {ranks}, got {rank!r}")
+    require(name, rank, Rule(f"be one of the group's ranks, {ranks}", lambda value: value in ranks))
 
 
 def contiguous(name: str, tensor: Tensor) -> Tensor:
@@ -29,9 +39,7 @@ def contiguous(name: str, tensor: Tensor) -> Tensor:
 
     Raises `ValueError`, which calls the argument `name`, unless it is a contiguous tensor.
     """
-    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or not tensor.is_contiguous():
-        shown = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)[:80]
-        raise ValueError(f"{name} must be a contiguous tensor, got {shown}")
+    require(name, tensor, _CONTIGUOUS)
     return tensor.detach()
 
 
@@ -45,6 +53,5 @@ def combining(op: Any, dtype: torch.dtype) -> Callable[..., Tensor]:
         known[ReduceOp.AVG] = torch.add
     if not dtype.is_complex:
         known |= {ReduceOp.MAX: torch.maximum, ReduceOp.MIN: torch.minimum}
-    if op not in known:
-        raise ValueError(f"op must be SUM, AVG, MAX, MIN or PRODUCT, one that suits {dtype}; got {op}")
+    require("op", op, Rule(f"be SUM, AVG, MAX, MIN or PRODUCT, one that suits {dtype}", lambda value: value in known))
     return known[op]

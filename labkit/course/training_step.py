@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labkit.course.number_arguments import require_positive
+from labkit.course.arguments import positive, require
 
 
 class TrainingStep:
@@ -25,8 +25,8 @@ class TrainingStep:
     def __init__(
         self, config: Any, learning_rate: float, batch_size: int, base_batch_size: int = 256, warmup_steps: int = 0
     ) -> None:
-        for name, value in (("learning_rate", learning_rate), ("batch_size", batch_size)):
-            require_positive(name, value)
+        require("learning_rate", learning_rate, positive)
+        require("batch_size", batch_size, positive)
         self.config, self.learning_rate, self.steps = config, learning_rate, 0
         self.global_batch_size = batch_size * config.world_size
         self.schedule = {"base_batch_size": base_batch_size, "warmup_steps": warmup_steps}

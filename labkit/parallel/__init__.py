@@ -19,7 +19,7 @@ from labkit.catalogue import all_exercises
 
 _RENAMED = {"pipeline": "pipeline_parallel", "tensor": "tensor_parallel"}
 _CLUSTERS = str(Path(__file__).parents[1] / "clusters")
-_SHARED = ("collective_arguments", "number_arguments", "training_step")
+_SHARED = ("collective_arguments", "training_step")
 
 
 class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):

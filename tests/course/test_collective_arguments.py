@@ -15,8 +15,8 @@ from labkit.course.collective_arguments import combining, contiguous, require_me
 @pytest.mark.parametrize(
     ("bad", "shown"),
     [
-        (torch.ones(2, 3).t(), "shape (3, 2)"),
-        (torch.eye(2).to_sparse(), "shape (2, 2)"),
+        (torch.ones(2, 3).t(), "a torch.float32 tensor of shape (3, 2)"),
+        (torch.eye(2).to_sparse(), "a torch.float32 tensor of shape (2, 2) in layout torch.sparse_coo"),
         ([1.0], "[1.0]"),
     ],
 )
@@ -42,7 +42,7 @@ def test_a_parameter_is_written_in_place_without_a_trace_in_the_graph() -> None:
     ],
 )
 def test_an_operation_that_the_dtype_does_not_have_is_named(op: Any, dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=f"^op must be SUM, AVG, MAX, MIN or PRODUCT, one that suits {dtype}; got "):
+    with pytest.raises(ValueError, match=f"^op must be SUM, AVG, MAX, MIN or PRODUCT, one that suits {dtype}, got "):
         combining(op, dtype)
 
 

@@ -30,9 +30,9 @@ def ran(statement: str, shown: str, *words: str) -> subprocess.CompletedProcess[
         ("from labkit.parallel.tensor import parts", "parts.__name__", "tensor_parallel.given.parts"),
         ("import labkit.parallel.pipeline.messages as m", "m.__name__", "pipeline_parallel.given.messages"),
         (
-            "from labkit.parallel.number_arguments import require_integer as f",
+            "from labkit.parallel.collective_arguments import group_ranks as f",
             "f.__module__",
-            "course.number_arguments",
+            "course.collective_arguments",
         ),
     ],
 )

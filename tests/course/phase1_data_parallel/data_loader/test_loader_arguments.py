@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.course.number_arguments import require_integer
-from labkit.course.phase1_data_parallel.data_loader.given.arguments import known_device, require_iterable
+from labkit.course.phase1_data_parallel.data_loader.given.arguments import (
+    known_device,
+    require_integer,
+    require_iterable,
+)
 
 
 @pytest.mark.parametrize("bad", [-1, 4, True, 1.0, "1", None])

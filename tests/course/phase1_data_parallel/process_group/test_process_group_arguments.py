@@ -16,11 +16,11 @@ GOOD: dict[str, Any] = {"backend": "gloo", "init_method": "env://", "world_size"
 @pytest.mark.parametrize(
     ("name", "bad", "message"),
     [
-        ("world_size", 0, "world_size must be a whole number of at least 1, got 0"),
-        ("world_size", True, "world_size must be a whole number of at least 1, got True"),
-        ("rank", -1, "rank must be a whole number of at least 0, got -1"),
-        ("rank", 4, "rank must be below world_size=4, got 4"),
-        ("local_rank", 5, "local_rank must be below world_size=4, got 5"),
+        ("world_size", 0, "world_size must be an integer from 1, got 0"),
+        ("world_size", True, "world_size must be an integer from 1, got True"),
+        ("rank", -1, "rank must be an integer from 0 to 3, got -1"),
+        ("rank", 4, "rank must be an integer from 0 to 3, got 4"),
+        ("local_rank", 5, "local_rank must be an integer from 0 to 3, got 5"),
         ("backend", "pigeon", "backend must be one that torch knows, such as gloo or nccl, got 'pigeon'"),
         ("backend", "undefined", "backend must be one that torch knows, such as gloo or nccl, got 'undefined'"),
         ("init_method", "http://a", "init_method must begin with env://, tcp:// or file://, got 'http://a'"),
@@ -33,7 +33,8 @@ def test_what_no_process_group_can_be_made_of_is_named(name: str, bad: Any, mess
 
 
 @pytest.mark.parametrize(
-    ("bad", "shown"), [(torch.ones(2), "a tensor of shape (2,)"), ("high", "'high'"), (1j, "1j"), (None, "None")]
+    ("bad", "shown"),
+    [(torch.ones(2), "a torch.float32 tensor of shape (2,)"), ("high", "'high'"), (1j, "1j"), (None, "None")],
 )
 def test_a_metric_is_a_number(bad: Any, shown: str) -> None:
     assert [metric_value("loss", value) for value in (2, 0.5, torch.ones(1, 1, requires_grad=True))] == [2.0, 0.5, 1.0]

@@ -34,7 +34,7 @@ class TwoDevices(nn.Module):
     [
         (
             lambda: nn.Linear(1, 1).requires_grad_(False),
-            "model must have a parameter that is trained, got Linear without",
+            "model must be a torch.nn.Module with a parameter that is trained, got a module of class Linear",
         ),
         (lambda: nn.Linear(1, 1, dtype=torch.complex64), "model must have real parameters, got torch.complex64"),
         (TwoDevices, "model must be on one device, got cpu, meta"),
@@ -56,8 +56,11 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (torch.ones(2, 3), "batch must be a pair of tensors, inputs and targets, got Tensor"),
-        ((torch.ones(2), [1, 2]), "batch must be a pair of tensors, inputs and targets, got tuple"),
+        (
+            torch.ones(2, 3),
+            "batch must be a pair of tensors, inputs and targets, got a torch.float32 tensor of shape (2, 3)",
+        ),
+        ((torch.ones(2), [1, 2]), "got a tuple of a torch.float32 tensor of shape (2,), [1, 2]"),
         ((torch.ones(2, 3), torch.ones(3)), "got shapes (2, 3) and (3,)"),
         ((torch.ones(1), torch.tensor(1.0)), "got shapes (1,) and ()"),
     ],
@@ -71,5 +74,5 @@ def test_a_batch_is_a_pair_with_as_many_inputs_as_targets(batch: Any, message: s
 def test_a_schedule_without_a_size_or_before_its_start_is_refused(bad: str) -> None:
     good = {"global_batch_size": 1, "base_batch_size": 1, "step": 0, "warmup_steps": 0}
     require_schedule(**good)
-    with pytest.raises(ValueError, match=rf"^{bad} must be (above 0|0 or more), got {good[bad] - 1}$"):
+    with pytest.raises(ValueError, match=rf"^{bad} must be a number (above|from) 0, got {good[bad] - 1}$"):
         require_schedule(**{**good, bad: good[bad] - 1})

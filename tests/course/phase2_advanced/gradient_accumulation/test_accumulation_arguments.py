@@ -16,10 +16,10 @@ from labkit.course.phase2_advanced.gradient_accumulation.given.arguments import 
 @pytest.mark.parametrize(
     ("loss", "samples", "message"),
     [
-        (torch.ones(()), -1, "samples must be 0 or more, got -1"),
-        (torch.ones(()), math.nan, "samples must be 0 or more, got nan"),
-        (torch.ones(2), 1, r"loss must be a tensor of one element, got shape \(2,\)"),
-        (1.5, 1, "loss must be a tensor of one element, got float"),
+        (torch.ones(()), -1, "samples must be a number from 0, got -1"),
+        (torch.ones(()), math.nan, "samples must be a number from 0, got nan"),
+        (torch.ones(2), 1, r"loss must be a tensor of one element, got a torch.float32 tensor of shape \(2,\)"),
+        (1.5, 1, "loss must be a tensor of one element, got 1.5"),
         (torch.ones(()), 1, "loss must have a graph to go back through"),
     ],
 )
@@ -60,7 +60,7 @@ def said(model=model, optimizer=None, steps=1, max_norm=None, group=None):
 
 def test_an_accumulator_is_checked_before_any_message() -> None:
     run = virtual(nproc_per_node=2).run(Job(source=f"import math\n{CELL}", timeout=BROKEN_SECONDS)).raise_if_failed()
-    wanted = ["group", "steps", "steps", "max_norm", "model must have a parameter", "model must have real", "optimizer"]
+    wanted = ["group", "steps", "steps", "max_norm", "model must be a torch.nn", "model must have real", "optimizer"]
     for rank, said in enumerate(run.values):
         assert said[:2] == [None] * 2
         assert [text[: len(start)] for text, start in zip(said[2:], wanted, strict=True)] == wanted

@@ -34,13 +34,16 @@ ONLY, FIRST, LAST = stages(0, count=1), stages(0, 2, count=4), stages(1, 3, coun
 @pytest.mark.parametrize(
     ("check", "message"),
     [
-        (lambda: arguments.check_counts(stages=2, microbatches=0), "microbatches must be at least 1, got 0"),
-        (lambda: arguments.check_schedule_name("zigzag", 1), "name must be gpipe, 1f1b or interleaved, got 'zigzag'"),
+        (lambda: arguments.check_counts(stages=2, microbatches=0), "microbatches must be an integer from 1, got 0"),
+        (
+            lambda: arguments.check_schedule_name("zigzag", 1),
+            "name must be one of gpipe, 1f1b, interleaved, got 'zigzag'",
+        ),
         (lambda: arguments.check_schedule_name("1f1b", 2), "chunks must be 1 with 1f1b, got 2"),
-        (lambda: arguments.check_split(2, 3, [1, 1]), "num_stages must be 1 to 2, the number of layers, got 3"),
+        (lambda: arguments.check_split(2, 3, [1, 1]), "num_stages must be an integer from 1 to 2, got 3"),
         (lambda: arguments.check_split(2, 2, [1]), "costs must be 2 numbers of 0 or more"),
         (lambda: arguments.check_split(2, 2, [1, float("nan")]), "costs must be 2 numbers of 0 or more"),
-        (lambda: arguments.check_index(3, 3), "index must be 0 to 2, with count 3, got 3"),
+        (lambda: arguments.check_index(3, 3), "index must be an integer from 0 to 2, got 3"),
         (lambda: arguments.check_schedule([], 1, 1), "schedule must do each forward and backward of 1 ranks"),
         (lambda: arguments.check_schedule([FORTH], 1, 1), "got 1 actions, of 1 microbatches"),
         (lambda: arguments.check_schedule([FORTH, BACK, BACK], 1, 1), "got 3 actions, of 1 microbatches"),

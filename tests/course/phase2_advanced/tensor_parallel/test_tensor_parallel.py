@@ -190,11 +190,11 @@ def test_odd_cases_and_refusals() -> None:
             "out_features must be at least 3, one for each rank, got 2",
             "in_features must be at least 3, one for each rank, got 2",
             "num_embeddings must be at least 3, one for each rank, got 2",
-            "num_heads must be a multiple of the 3 ranks, got 4",
+            "num_heads must be a multiple of 3, the ranks of the group, got 4",
             "num_heads must divide hidden_size 8, got 3",
-            "tokens must be 0 or more and below 7, got 7",
-            "x must have 6 elements in its last dimension, got shape (2, 5)",
-            "targets must be 0 or more and below 7, got",
+            "tokens must be integers from 0 to 6, got 7",
+            "x must be a tensor of shape (..., 6), got a torch.float32 tensor of shape (2, 5)",
+            "targets must be integers from 0 to 6, got",
             "logits must have shape (2, 4, 4)",
         ]
         for refusal, text in zip(refusals, told, strict=False):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
-from labkit.course.number_arguments import require_positive
+from labkit.course.arguments import positive, require
 from labkit.course.phase3_multi_node.ddp.given.arguments import require_path
 from labkit.course.phase3_multi_node.ddp.given.backward_pass import EndOfBackward, parameters_in_graph, weak
 from labkit.course.phase3_multi_node.ddp.given.bucket import Bucket
@@ -121,7 +121,7 @@ def test_a_bucket_has_its_parameters_gradients_in_one_buffer() -> None:
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "25", None])
 def test_sizes_must_be_above_0(value: object) -> None:
     with pytest.raises(ValueError, match="bucket_cap_mb"):
-        require_positive("bucket_cap_mb", value)
+        require("bucket_cap_mb", value, positive)
 
 
 @pytest.mark.parametrize("path", ["", "folder/", 3, None])

@@ -27,7 +27,7 @@ cases = {
     "num_experts must be a multiple of 2": lambda: given.check_layer(4, 5, None),
     "x": lambda: given.check_tokens(x, 5),
     "x must be a floating": lambda: given.check_tokens(x.int(), 4),
-    "x must be (tokens": lambda: given.check_dispatch(x[:2], routing, None),
+    "x must be a tensor of shape": lambda: given.check_dispatch(x[:2], routing, None),
     "routing": lambda: given.check_dispatch(x, numbers, None),
     "journey": lambda: given.check_combine([x, x], routing),
     "outputs": lambda: given.check_combine([x, x], journey),

@@ -17,7 +17,7 @@ dist.init_process_group()
 foreign, weight = dist.new_group([0]), torch.nn.Parameter(torch.ones(2))
 frozen = torch.optim.SGD([torch.nn.Parameter(torch.ones(2), requires_grad=False)], lr=1)
 cases = {
-    "optimizer must be an optimizer": lambda: given.trained_parameters("optimizer", [weight]),
+    "optimizer must be a torch.optim.Optimizer": lambda: given.trained_parameters("optimizer", [weight]),
     "inner must have parameters that are trained": lambda: given.trained_parameters("inner", frozen),
     "period": lambda: given.check_period(0),
     "warmup_steps": lambda: given.check_period(1, -1),

@@ -178,11 +178,11 @@ def test_auto_fits_into_a_modelled_gpu() -> None:
         ({"strategy": "zero"}, "strategy must be one of auto, ddp, fsdp, got 'zero'"),
         ({"mixed_precision": "fp8"}, "mixed_precision must be one of no, bf16, fp16, got 'fp8'"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be an integer from 1, got 0"),
-        ({"gradient_clip_val": -1.0}, "gradient_clip_val must be a number above 0, got -1.0"),
+        ({"gradient_clip_val": -1.0}, "gradient_clip_val must be a number above 0, or None, got -1.0"),
         ({"strategy": "fsdp", "compression": "topk"}, "compression must be None with strategy 'fsdp'"),
         ({"strategy": "ddp", "cpu_offload": True}, "cpu_offload must be False with strategy 'ddp'"),
         ({"compression": "zip", "strategy": "ddp"}, "compression must be one of int8, onebit, powersgd, topk"),
-        ({"ema_decay": 1.5}, "ema_decay must be between 0 and 1, got 1.5"),
+        ({"ema_decay": 1.5}, "ema_decay must be a number above 0 and below 1, or None, got 1.5"),
     ],
     ids=str,
 )

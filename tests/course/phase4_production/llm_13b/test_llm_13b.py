@@ -160,7 +160,7 @@ def test_slices_have_a_block_in_each_stage() -> None:
     ("changes", "message"),
     [
         ({"batch": 0}, "batch must be an integer from 1, got 0"),
-        ({"tokens": -1.0}, "tokens must be above 0, got -1.0"),
+        ({"tokens": -1.0}, "tokens must be a number above 0, got -1.0"),
         ({"model": "gpt"}, "model must be a causal Transformer with tied embeddings, got 'gpt'"),
         ({"cluster": 4}, "cluster must be a Topology, got 4"),
     ],

@@ -50,7 +50,7 @@ ALARM = Alarm("slow compute", 5, 40)
 WRONG = """
 import torch, torch.distributed as dist
 from labkit.course.phase4_production.monitoring import given
-from labkit.course.phase4_production.monitoring.given.arguments import check_part
+from labkit.course.phase4_production.monitoring.given.arguments import require_part
 
 dist.init_process_group()
 cases = {
@@ -60,7 +60,7 @@ cases = {
     "interval": lambda: given.Monitor(dist.get_rank(), 2, interval=0),
     "stride": lambda: given.Monitor(dist.get_rank(), 2, stride=2),
     "probe_nbytes": lambda: given.Monitor(dist.get_rank(), 2, probe_nbytes=0),
-    "part": lambda: check_part("compute"),
+    "part": lambda: require_part("compute"),
     "step": lambda: given.check_step(-1, 1.0, 0),
     "loss": lambda: given.check_step(0, torch.ones(2), 0),
     "samples": lambda: given.check_step(0, 1.0, -1),

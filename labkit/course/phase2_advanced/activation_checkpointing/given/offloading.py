@@ -5,15 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from labkit.course.arguments import known_device
 from labkit.torch_versions.tensors import view_base
 
 
 def storage_device(device: torch.device | str) -> torch.device:
     """Return `device` as a torch.device. Raises ValueError if torch does not know it or it cannot hold values."""
-    try:
-        known = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device must be one that torch knows, got {device!r}") from None
+    known = known_device(device)
     if known.type == "meta":
         raise ValueError(f"device must hold values, got {device!r}")
     return known

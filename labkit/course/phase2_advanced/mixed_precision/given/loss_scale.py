@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from labkit.course.arguments import integer, number, require
 
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 """Range of a scale: between them it and its reciprocal are above 0 and finite in float32."""
@@ -27,14 +28,10 @@ class LossScale:
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
     ) -> None:
-        if not SMALLEST <= init_scale <= LARGEST:
-            raise ValueError(f"init_scale must be above 0 and finite in float32, got {init_scale}")
-        if not 1 < growth_factor < math.inf:
-            raise ValueError(f"growth_factor must be above 1 and finite, got {growth_factor}")
-        if not 0 < backoff_factor < 1:
-            raise ValueError(f"backoff_factor must be between 0 and 1, got {backoff_factor}")
-        if not (isinstance(growth_interval, int) and growth_interval >= 1):
-            raise ValueError(f"growth_interval must be a whole number, 1 or more, got {growth_interval}")
+        require("init_scale", init_scale, number(at_least=SMALLEST, at_most=LARGEST))
+        require("growth_factor", growth_factor, number(above=1))
+        require("backoff_factor", backoff_factor, number(above=0, below=1))
+        require("growth_interval", growth_interval, integer(at_least=1))
         self._scale = float(init_scale)
         self._steps_without_overflow = 0
         """Consecutive steps without overflow since the scale last changed."""

@@ -1,4 +1,4 @@
-"""Argument checks of pipeline parallelism. Each raises ValueError with the argument's name and value."""
+"""Arguments of pipeline parallelism, checked before any message is sent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from labkit.course.arguments import Rule, integer, one_of, require
+from labkit.course.collective_arguments import require_this_rank
 from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import Op, Schedule, StageStep
 
 
@@ -25,37 +27,32 @@ class Stage(Protocol):
 def check_counts(**counts: int) -> None:
     """Raise ValueError for a count below 1."""
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")
+        require(name, count, integer(at_least=1))
 
 
 def check_schedule_name(name: str, chunks: int) -> None:
     """Raise ValueError for an unknown name of a schedule, or for a number of chunks that it does not have."""
-    if name not in ("gpipe", "1f1b", "interleaved"):
-        raise ValueError(f"name must be gpipe, 1f1b or interleaved, got {name!r}")
+    require("name", name, one_of("gpipe", "1f1b", "interleaved"))
     if chunks != 1 and name != "interleaved":
         raise ValueError(f"chunks must be 1 with {name}, got {chunks}")
 
 
 def check_split(num_layers: int, num_stages: int, costs: Sequence[float]) -> None:
     """Raise ValueError unless `num_layers` layers of these costs can be split into `num_stages` stages."""
-    if not 1 <= num_stages <= num_layers:
-        raise ValueError(f"num_stages must be 1 to {num_layers}, the number of layers, got {num_stages}")
+    require("num_stages", num_stages, integer(at_least=1, below=num_layers + 1))
     if len(costs) != num_layers or not all(0 <= cost < float("inf") for cost in costs):
         raise ValueError(f"costs must be {num_layers} numbers of 0 or more, one for each layer, got {costs}")
 
 
 def check_index(index: int, count: int) -> None:
     """Raise ValueError unless `index` is the number of a stage, from 0 to `count` - 1."""
-    if not 0 <= index < count:
-        raise ValueError(f"index must be 0 to {count - 1}, with count {count}, got {index}")
+    require("index", index, integer(at_least=0, below=count))
 
 
 def check_stages(stages: Sequence[Stage], group: ProcessGroup | None) -> None:
     """Raise ValueError unless this rank is in the group and `stages` are those of this rank, one for each chunk."""
+    require_this_rank(group)
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    if rank < 0:
-        raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")
     count = ranks * len(stages)
     wanted = [(index, count) for index in range(rank, count, ranks)]
     if (seen := [(stage.index, stage.count) for stage in stages]) != wanted:
@@ -89,12 +86,16 @@ def split_batch(
     criterion. On other ranks nothing is checked, and there are no parts. Raises ValueError if something is missing.
     """
     rank, is_first, is_last = stages[0].index, stages[0].index == 0, stages[-1].index == stages[-1].count - 1
-    for name, value, needed in (("batch", batch, is_first), ("target", target, is_last)):
-        if needed and not (isinstance(value, Tensor) and value.dim()):
-            raise ValueError(f"{name} must be a tensor of samples on rank {rank}, got {value!r:.60}")
-    if is_last and not callable(criterion):
-        raise ValueError(f"criterion must be a function on rank {rank}, got {criterion!r}")
+    if is_first:
+        require("batch", batch, Rule(f"be a tensor of samples on rank {rank}", _is_batch))
+    if is_last:
+        require("target", target, Rule(f"be a tensor of samples on rank {rank}", _is_batch))
+        require("criterion", criterion, Rule(f"be a function on rank {rank}", callable))
     if is_first and is_last and len(batch) != len(target):
         raise ValueError(f"target must have as many samples as batch, {len(batch)}, got {len(target)}")
     inputs = batch.detach().tensor_split(microbatches) if is_first else ()
     return inputs, target.tensor_split(microbatches) if is_last else (), criterion
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0

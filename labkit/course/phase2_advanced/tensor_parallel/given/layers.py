@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 
+from labkit.course.arguments import multiple_of, require
 from labkit.course.phase2_advanced.tensor_parallel.given.parts import all_gather_parts, part_of
 
 
@@ -169,8 +170,7 @@ class BlockPart(nn.Module):
         self.hidden_size, self.head_width = whole.attention.qkv.weight.shape[1], whole.attention.head_width
         self.num_heads = self.hidden_size // self.head_width
         self.causal = getattr(whole.attention, "causal", True)
-        if self.num_heads % (ranks := dist.get_world_size(group)):
-            raise ValueError(f"num_heads must be a multiple of the {ranks} ranks, got {self.num_heads}")
+        require("num_heads", self.num_heads, multiple_of(dist.get_world_size(group), "the ranks of the group"))
         self.norm_attention, self.norm_mlp = whole.norm_attention, whole.norm_mlp
         self.qkv = self.columns.from_full(whole.attention.qkv, group)
         self.out = self.rows.from_full(whole.attention.out, group)

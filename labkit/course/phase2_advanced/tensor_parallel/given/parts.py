@@ -14,6 +14,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
+from labkit.course.arguments import require, shown, tensor
+from labkit.course.collective_arguments import require_this_rank
+
 
 def part_of(size: int, group: ProcessGroup | None = None, rank: int | None = None, *, name: str = "size") -> slice:
     """Return which of `size` rows or columns a rank of the group holds: this rank if `rank` is None.
@@ -21,7 +24,7 @@ def part_of(size: int, group: ProcessGroup | None = None, rank: int | None = Non
     Parts are in the order of the ranks and differ by one at most: 10 on 4 ranks are 2, 3, 2 and 3. Raises `ValueError`
     if a rank would hold none, with `name` as the name of the size, and if this rank is not in the group.
     """
-    check_member(group)
+    require_this_rank(group)
     ranks = dist.get_world_size(group)
     if size < ranks:
         raise ValueError(f"{name} must be at least {ranks}, one for each rank, got {size}")
@@ -43,21 +46,14 @@ def all_gather_parts(own: Tensor, size: int, group: ProcessGroup | None = None) 
 
 def apply_in_group(function: type[Function], x: Tensor, *arguments: Any) -> Tensor:
     """Return `function.apply(x, *arguments)`. The last argument is a group, which must contain this rank."""
-    check_member(arguments[-1])
+    require_this_rank(arguments[-1])
     out: Tensor = function.apply(x, *arguments)
     return out
 
 
-def check_member(group: ProcessGroup | None) -> None:
-    """Raise `ValueError` unless this rank is in the group."""
-    if dist.get_rank(group) < 0:
-        raise ValueError(f"group must contain this rank, {dist.get_rank()}, got {group!r}")
-
-
 def check_last_dimension(x: Tensor, size: int) -> None:
     """Raise `ValueError` unless x is (..., size)."""
-    if not x.dim() or x.shape[-1] != size:
-        raise ValueError(f"x must have {size} elements in its last dimension, got shape {tuple(x.shape)}")
+    require("x", x, tensor((..., size)))
 
 
 def check_own_part(x: Tensor, size: int, group: ProcessGroup | None) -> None:
@@ -73,7 +69,7 @@ def check_below(name: str, numbers: Tensor, limit: int) -> None:
     if type(numbers) is Tensor and numbers.device.type == "cpu" and numbers.numel():
         wrong = numbers[(numbers < 0) | (numbers >= limit)]
         if wrong.numel():
-            raise ValueError(f"{name} must be 0 or more and below {limit}, got {wrong[0].item()}")
+            raise ValueError(f"{name} must be integers from 0 to {limit - 1}, got {wrong[0].item()}")
 
 
 def check_targets(
@@ -87,7 +83,7 @@ def check_targets(
     if logits.shape != (*targets.shape, _length(part)):
         raise ValueError(
             f"logits must have shape {(*targets.shape, _length(part))}, as targets and this rank's part of "
-            f"{vocab_size} have it, got {tuple(logits.shape)}"
+            f"{vocab_size} have it, got {shown(logits)}"
         )
     check_below("targets", torch.where(targets != ignore_index, targets, 0), vocab_size)
 

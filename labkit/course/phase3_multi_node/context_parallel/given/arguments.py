@@ -1,15 +1,15 @@
-"""Argument checks of context parallelism. Each raises `ValueError` with the argument's name; none sends anything."""
+"""Arguments of context parallelism, checked before any message is sent."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.course.collective_arguments import group_ranks
+from labkit.course.arguments import integer, one_of, require, shown, tensor
+from labkit.course.collective_arguments import group_ranks, require_this_rank
 
 LAYOUTS = ("contiguous", "zigzag")
 
@@ -34,12 +34,13 @@ def check_merge(x: Any, group: ProcessGroup | None, layout: str, dim: int) -> in
 
 def check_attention(q: Any, k: Any, v: Any, group: ProcessGroup | None, layout: str) -> tuple[Tensor, Tensor, Tensor]:
     """Check the arguments of an attention over ranks; return q, k and v, contiguous."""
-    group_ranks(group)
+    require_this_rank(group)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor) or x.dim() != 4 or not x.numel() or not x.is_floating_point():
-            raise ValueError(f"{name} must be a floating-point tensor (batch, heads, tokens, head_dim), got {_kind(x)}")
+        require(name, x, tensor(("batch", "heads", "tokens", "head_dim"), floating_point=True))
+        if not x.numel():
+            raise ValueError(f"{name} must have elements, got {shown(x)}")
         if (x.shape, x.dtype) != (q.shape, q.dtype):
-            raise ValueError(f"{name} must have shape and dtype of q, {_kind(q)}, got {_kind(x)}")
+            raise ValueError(f"{name} must have shape and dtype of q, {shown(q)}, got {shown(x)}")
     if q.shape[2] % _chunks(layout):
         raise ValueError(f"q must have an even number of tokens in layout {layout!r}, got {q.shape[2]}")
     return q.contiguous(), k.contiguous(), v.contiguous()
@@ -55,18 +56,12 @@ def check_heads(q: Tensor, group: ProcessGroup | None) -> int:
 
 def _chunks(layout: str) -> int:
     """Return the number of chunks in a rank's part."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    require("layout", layout, one_of(*LAYOUTS))
     return 2 if layout == "zigzag" else 1
 
 
 def _length(x: Any, dim: int) -> int:
-    if not isinstance(x, Tensor) or x.layout != torch.strided:
-        raise ValueError(f"x must be a tensor, got {_kind(x)}")
-    if type(dim) is not int or not -x.dim() <= dim < x.dim():
-        raise ValueError(f"dim must be a dimension of x, which has {x.dim()}, got {dim!r}")
-    return x.shape[dim]
-
-
-def _kind(x: Any) -> str:
-    return f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else repr(x)[:80]
+    require("x", x, tensor())
+    require("dim", dim, integer(at_least=-x.dim(), below=x.dim()))
+    length: int = x.shape[dim]
+    return length

@@ -8,23 +8,24 @@ from typing import Any
 from torch import nn
 from torch.distributed import ProcessGroup
 
-from labkit.course.collective_arguments import group_ranks
-from labkit.course.number_arguments import require_positive
+from labkit.course.arguments import Rule, positive, require, trained_module
+from labkit.course.collective_arguments import require_this_rank
+
+_FILE = Rule(
+    "be the name of a file",
+    lambda value: isinstance(value, (str, os.PathLike)) and os.path.basename(os.fspath(value)) != "",
+)
 
 
 def require_ddp(module: nn.Module, bucket_cap_mb: float, group: ProcessGroup | None) -> None:
     """Raise `ValueError` unless `module` has a parameter that is trained, `bucket_cap_mb` is above 0, and `group` has
     this rank."""
-    group_ranks(group)
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ValueError(f"module must have a parameter that is trained, got {type(module).__name__} without one")
-    require_positive("bucket_cap_mb", bucket_cap_mb)
+    require_this_rank(group)
+    require("module", module, trained_module)
+    require("bucket_cap_mb", bucket_cap_mb, positive)
 
 
 def require_path(path: Any) -> str:
     """Return `path` as text. Raises `ValueError` unless it names a file in a folder that may exist."""
-    if not isinstance(path, (str, os.PathLike)) or not os.path.basename(os.fspath(path)):
-        raise ValueError(f"path must be the name of a file, got {path!r}")
+    require("path", path, _FILE)
     return str(os.fspath(path))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.course.number_arguments import require_positive
+from labkit.course.arguments import positive, require
 from labkit.course.phase3_multi_node.gradient_compression.given.arguments import require_gradient
 
 Bucket = list[tuple[str, Tensor]]
@@ -27,7 +27,7 @@ def buckets(gradients: Gradients, bucket_size_mb: float) -> Iterator[Bucket]:
     next gradient is taken. Raises ValueError for a size that is not above 0, and, at the pair concerned, for
     anything else and for a name given twice.
     """
-    require_positive("bucket_size_mb", bucket_size_mb)
+    require("bucket_size_mb", bucket_size_mb, positive)
     pairs = gradients.items() if isinstance(gradients, Mapping) else gradients
     bucket: Bucket = []
     held, seen = 0, set[str]()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Size, Tensor
 
-from labkit.course.phase3_multi_node.gradient_compression.given.arguments import check_fields
+from labkit.course.phase3_multi_node.gradient_compression.given.arguments import require_fields
 
 Message = tuple[Tensor, ...]
 """Tensors that a rank sends for one gradient."""
@@ -34,7 +34,7 @@ class Compressor:
     """Whether the sum of several ranks' messages is the message of the summed gradients."""
 
     def __post_init__(self) -> None:
-        check_fields({argument.name: getattr(self, argument.name) for argument in fields(self) if argument.init})
+        require_fields({argument.name: getattr(self, argument.name) for argument in fields(self) if argument.init})
 
     def encode(self, tensor: Tensor, name: str) -> Message:
         """Return the message for `tensor`, which may have any shape, be empty or a scalar."""

@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from labkit.course.arguments import Rule, require
+
 RanksPerNode = int | Sequence[int] | Sequence[Sequence[int]]
 """8: that many consecutive ranks on each node. [8, 4]: so many on each. [[0, 2], [1, 3]]: these ranks on each."""
 
@@ -61,8 +63,8 @@ def node_of(intra_node_group: ProcessGroup | None, inter_node_group: ProcessGrou
 
 
 def _require_member(name: str, group: Any) -> None:
-    if not isinstance(group, ProcessGroup) or dist.get_rank(group) < 0:
-        raise ValueError(f"{name} must be a process group with this rank, {dist.get_rank()}, in it, got {group!r}")
+    rule = f"be a process group that contains this rank, {dist.get_rank()}"
+    require(name, group, Rule(rule, lambda value: isinstance(value, ProcessGroup) and dist.get_rank(value) >= 0))
 
 
 def nodes_of(ranks_per_node: RanksPerNode, world_size: int) -> list[list[int]]:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from labkit.course.arguments import integer, require
 from labkit.course.collective_arguments import combining, contiguous
-from labkit.course.number_arguments import require_integer
 from labkit.course.phase3_multi_node.hierarchical_allreduce.given.nodes import Node
 from labkit.torch_versions.groups import all_gather_single, reduce_scatter_single
 
@@ -42,7 +42,7 @@ def cut(tensor: Tensor, chunks: int, owners: int) -> list[list[Tensor]]:
     unless `tensor` is a contiguous tensor and `chunks` a whole number from 1 up.
     """
     flat = contiguous("tensor", tensor).view(-1)
-    require_integer("chunks", chunks, at_least=1)
+    require("chunks", chunks, integer(at_least=1))
     shard = max(1, -(-flat.numel() // (chunks * owners)))
     return [
         [chunk[index * shard : (index + 1) * shard] for index in range(owners)]

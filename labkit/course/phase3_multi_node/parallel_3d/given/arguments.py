@@ -1,10 +1,10 @@
-"""Argument checks of 3D parallelism. Each raises `ValueError` with the argument's name; none sends anything."""
+"""Arguments of 3D parallelism, checked before any message is sent."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from labkit.course.number_arguments import require_integer
+from labkit.course.arguments import integer, one_of, require
 from labkit.course.phase2_advanced.pipeline_parallel.given.arguments import check_schedule_name
 from labkit.course.phase3_multi_node.parallel_3d.given.axes import AXES, Coordinates
 
@@ -22,20 +22,18 @@ class Config(Protocol):
 
 def check_rank(rank: Any, axis: str, sizes: Coordinates) -> None:
     """Raise `ValueError` unless the mesh has this rank and this axis."""
-    require_integer("rank", rank, at_least=0, below=sizes.dp * sizes.pp * sizes.tp)
-    if axis not in AXES:
-        raise ValueError(f"axis must be one of {', '.join(AXES)}, got {axis!r}")
+    require("rank", rank, integer(at_least=0, below=sizes.dp * sizes.pp * sizes.tp))
+    require("axis", axis, one_of(*AXES))
 
 
 def check_trainer(
     config: Config, sizes: Coordinates, microbatches: int, schedule: str, chunks: int, data_parallel: str
 ) -> None:
     """Raise `ValueError` unless the model can be cut for a mesh of these sizes, and the options fit together."""
-    require_integer("microbatches", microbatches, at_least=1)
-    require_integer("chunks", chunks, at_least=1)
+    require("microbatches", microbatches, integer(at_least=1))
+    require("chunks", chunks, integer(at_least=1))
     check_schedule_name(schedule, chunks)
-    if data_parallel not in ("ddp", "optimizer"):
-        raise ValueError(f"data_parallel must be 'ddp' or 'optimizer', got {data_parallel!r}")
+    require("data_parallel", data_parallel, one_of("ddp", "optimizer"))
     if config.heads % sizes.tp:
         raise ValueError(f"config must have a multiple of {sizes.tp} heads, some for each rank, got {config.heads}")
     if config.vocab < sizes.tp:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from labkit.course.number_arguments import require_integer
+from labkit.course.arguments import integer, require
 
 
 class Coordinates(NamedTuple):
@@ -32,7 +32,7 @@ class MeshSizes:
 
     def __init__(self, dp: int, pp: int, tp: int) -> None:
         for name, size in zip(AXES, (dp, pp, tp), strict=True):
-            require_integer(name, size, at_least=1)
+            require(name, size, integer(at_least=1))
         ranks = dist.get_world_size()
         if dp * pp * tp != ranks:
             raise ValueError(f"dp * pp * tp must be {ranks}, the number of ranks, got {dp} * {pp} * {tp}")

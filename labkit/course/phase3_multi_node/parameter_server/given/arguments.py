@@ -8,8 +8,8 @@ from math import inf
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from labkit.course.arguments import integer, one_of, require
 from labkit.course.collective_arguments import group_ranks
-from labkit.course.number_arguments import require_integer
 
 MODES = ("sync", "async", "ssp")
 
@@ -19,19 +19,18 @@ def check_mode(mode: str, staleness: int | None) -> float:
 
     Raises ValueError for an unknown mode, for ssp without a staleness of 0 or more, and for another mode with one.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    require("mode", mode, one_of(*MODES))
     if mode != "ssp":
         if staleness is not None:
             raise ValueError(f"staleness must be None unless mode is 'ssp', got {staleness!r} with mode {mode!r}")
         return 0 if mode == "sync" else inf
-    require_integer("staleness", staleness, at_least=0)
+    require("staleness", staleness, integer(at_least=0))
     return staleness or 0
 
 
 def check_num_servers(num_servers: int) -> None:
     """Raise ValueError unless `num_servers` is an integer of 1 or more."""
-    require_integer("num_servers", num_servers, at_least=1)
+    require("num_servers", num_servers, integer(at_least=1))
 
 
 def servers_and_workers(num_servers: int, group: ProcessGroup | None) -> tuple[list[int], list[int]]:
@@ -46,7 +45,7 @@ def servers_and_workers(num_servers: int, group: ProcessGroup | None) -> tuple[l
     return ranks[:num_servers], ranks[num_servers:]
 
 
-def check_role(rank: int, num_servers: int, own: list[int], name: str) -> None:
+def require_role(rank: int, num_servers: int, own: list[int], name: str) -> None:
     """Raise ValueError unless this rank is one of `own`, the ranks of its role."""
     if rank not in own:
         raise ValueError(
@@ -73,6 +72,6 @@ def trained_parameters(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def check_push(samples: int, pulled: bool) -> None:
     """Raise ValueError unless `samples` is an integer of 0 or more, RuntimeError unless the worker has pulled."""
-    require_integer("samples", samples, at_least=0)
+    require("samples", samples, integer(at_least=0))
     if not pulled:
         raise RuntimeError("push without a pull: each step is one pull, a backward pass and one push")

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.course.phase3_multi_node.parameter_server.given.arguments import check_role, servers_and_workers
+from labkit.course.phase3_multi_node.parameter_server.given.arguments import require_role, servers_and_workers
 from labkit.course.phase3_multi_node.parameter_server.given.requests import (
     Kind,
     Request,
@@ -42,7 +42,7 @@ class ServerMessages:
         servers, self.workers = servers_and_workers(num_servers, group)
         """Global ranks of the workers."""
         rank = dist.get_rank()
-        check_role(rank, num_servers, servers, "server")
+        require_role(rank, num_servers, servers, "server")
         self.index = servers.index(rank)
         """Number of this server among the servers."""
         self._group = group

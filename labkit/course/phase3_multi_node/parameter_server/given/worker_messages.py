@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from labkit.course.phase3_multi_node.parameter_server.given.arguments import check_role, servers_and_workers
+from labkit.course.phase3_multi_node.parameter_server.given.arguments import require_role, servers_and_workers
 from labkit.course.phase3_multi_node.parameter_server.given.requests import Kind, encode, open_groups
 
 
@@ -48,7 +48,7 @@ class WorkerMessages:
     def __init__(self, num_servers: int, group: ProcessGroup | None, device: torch.device) -> None:
         self.servers, workers = servers_and_workers(num_servers, group)
         """Global ranks of the servers."""
-        check_role(dist.get_rank(), num_servers, workers, "worker")
+        require_role(dist.get_rank(), num_servers, workers, "worker")
         self._group = group
         self._requests = open_groups(self.servers, workers, group, device)
 

@@ -1,51 +1,58 @@
-"""Argument checks of ZeRO and FSDP. Each raises `ValueError` with the argument's name; none sends anything."""
+"""Arguments of ZeRO and FSDP, checked before any message is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from labkit.course.arguments import (
+    instance_of,
+    integer,
+    list_of,
+    number,
+    one_of,
+    optional,
+    positive,
+    require,
+    torch_module,
+)
 from labkit.course.collective_arguments import group_ranks
-from labkit.course.number_arguments import require_integer, require_positive
+
+_DTYPES = torch.bfloat16, torch.float16, torch.float32
 
 
 def require_stage(stage: Any, first: int, last: int) -> None:
     """Check that `stage` is one of the stages from `first` to `last`."""
-    require_integer("stage", stage, at_least=first, below=last + 1)
+    require("stage", stage, integer(at_least=first, below=last + 1))
 
 
 def require_memory(num_gpus: Any, stage: Any, state_bytes: Any, **amounts: float) -> None:
     """Check the arguments of an estimate of memory; `amounts` must be above 0."""
-    require_integer("num_gpus", num_gpus, at_least=1)
+    require("num_gpus", num_gpus, integer(at_least=1))
     require_stage(stage, 0, 3)
-    if not isinstance(state_bytes, Sequence) or len(state_bytes) != 3:
-        raise ValueError(f"state_bytes must be three numbers, got {state_bytes!r}")
+    require("state_bytes", state_bytes, list_of("three numbers", length=3))
     for value in state_bytes:
-        if value != 0:  # an optimizer may have no state
-            require_positive("state_bytes", value)
+        require("state_bytes", value, number(at_least=0))  # 0: an optimizer may have no state
     for name, amount in amounts.items():
-        require_positive(name, amount)
+        require(name, amount, positive)
 
 
 def require_max_norm(max_norm: Any) -> None:
     """Check that gradients can be clipped to this norm; infinity only measures."""
-    if max_norm != float("inf"):
-        require_positive("max_norm", max_norm)
+    require("max_norm", max_norm, number(above=0, infinite=True))
 
 
 def require_module(module: Any, group: ProcessGroup | None, mixed_precision: Any, hybrid: ProcessGroup | None) -> None:
     """Check the arguments of `FullyShardedDataParallel`."""
     own = group_ranks(group)
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    require("module", module, torch_module)
     if next(module.parameters(), None) is None:
         raise ValueError(f"module must have parameters, got {type(module).__name__} without any")
-    if mixed_precision is not None and mixed_precision not in (torch.bfloat16, torch.float16, torch.float32):
-        raise ValueError(f"mixed_precision must be a floating-point dtype or None, got {mixed_precision!r}")
+    require("mixed_precision", mixed_precision, optional(one_of(*_DTYPES)))
     if hybrid is not None:
         shared = set(own) & set(group_ranks(hybrid))
         if len(shared) != 1:
@@ -62,8 +69,7 @@ def parameter_groups(params: Iterable[Any]) -> list[dict[str, Any]]:
         group["params"] = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
     every = [parameter for group in groups for parameter in group["params"]]
     for parameter in every:
-        if not isinstance(parameter, nn.Parameter):
-            raise ValueError(f"params must be parameters of a module, got {type(parameter).__name__}")
+        require("params", parameter, instance_of(nn.Parameter, "parameters of a module"))
     if len(set(every)) < len(every):
         raise ValueError("params must have each parameter once, got one twice")
     if not any(parameter.requires_grad for parameter in every):

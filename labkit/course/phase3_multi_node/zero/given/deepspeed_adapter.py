@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from labkit.course.arguments import require, trained_module
 from labkit.course.phase3_multi_node.zero.given.deepspeed_config import compiles_optimizer, require_deepspeed_config
 
 VERSION = "0.19.8"
@@ -30,9 +31,8 @@ def initialize_deepspeed(model: nn.Module, config: dict[str, Any], **options: An
     group; and DeepSpeed's own errors.
     """
     require_deepspeed_config(config)
+    require("model", model, trained_module)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise ValueError(f"model must have a parameter that is trained, got {type(model).__name__} without one")
     if "optimizer" not in config and options.get("optimizer") is None:
         raise ValueError("config must have an optimizer, unless it is an argument of its own")
     deepspeed = _package()

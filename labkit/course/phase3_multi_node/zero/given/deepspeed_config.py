@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from labkit.course.number_arguments import require_integer, require_positive
+from labkit.course.arguments import instance_of, integer, multiple_of, number, one_of, optional, positive, require
 
 _ENTRIES = """
 activation_checkpointing aio autotuning bf16 bfloat16 checkpoint comet comms_logger communication_data_type compile
@@ -63,23 +63,19 @@ def create_deepspeed_config(
     None: DeepSpeed's own, 100,000. bf16: compute in bfloat16, which inputs must have. entries: others of DeepSpeed's.
     Raises ValueError, with its name and value, for an argument that cannot be used.
     """
-    require_integer("stage", stage, at_least=0, below=4)
-    require_integer("gradient_accumulation_steps", gradient_accumulation_steps, at_least=1)
-    sizes = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
-    for name, size in sizes.items():
-        if size is not None:
-            require_integer(name, size, at_least=1)
+    require("stage", stage, integer(at_least=0, below=4))
+    require("gradient_accumulation_steps", gradient_accumulation_steps, integer(at_least=1))
+    require("batch_size", batch_size, optional(integer(at_least=1)))
+    require("micro_batch_size", micro_batch_size, optional(integer(at_least=1)))
     if batch_size is None and micro_batch_size is None:
         raise ValueError("batch_size or micro_batch_size must be given, got None for both")
-    if batch_size and batch_size % (each := gradient_accumulation_steps * (micro_batch_size or 1)):
-        raise ValueError(f"batch_size must be a multiple of what one rank takes, {each} samples, got {batch_size}")
-    if param_persistence_threshold is not None:
-        require_integer("param_persistence_threshold", param_persistence_threshold, at_least=0)
-    require_positive("learning_rate", learning_rate)
-    if gradient_clipping != 0:
-        require_positive("gradient_clipping", gradient_clipping)
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
+    if batch_size:
+        each = gradient_accumulation_steps * (micro_batch_size or 1)
+        require("batch_size", batch_size, multiple_of(each, "the samples that one rank takes"))
+    require("param_persistence_threshold", param_persistence_threshold, optional(integer(at_least=0)))
+    require("learning_rate", learning_rate, positive)
+    require("gradient_clipping", gradient_clipping, number(at_least=0))
+    require("optimizer", optimizer, one_of(*OPTIMIZERS))
     if offload_optimizer and stage == 0:
         raise ValueError(f"offload_optimizer needs stage 1, 2 or 3, got stage={stage}")
     if (offload_params or param_persistence_threshold is not None) and stage != 3:
@@ -120,8 +116,7 @@ def create_deepspeed_config(
 
 def require_deepspeed_config(config: Any) -> None:
     """Raise `ValueError` for what DeepSpeed would ignore: unknown entries, unknown optimizers, and "auto"."""
-    if not isinstance(config, dict):
-        raise ValueError(f"config must be a dict, got {config!r}"[:200])
+    require("config", config, instance_of(dict, "a dict"))
     for entry in config.keys() - ENTRIES:
         similar = difflib.get_close_matches(str(entry), ENTRIES, n=1)
         advice = f"; did you mean {similar[0]!r}?" if similar else ""

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DistributedSampler
 
+from labkit.course.arguments import one_of, optional, require
 from labkit.course.phase1_data_parallel.process_group.given.arguments import metric_value
 from labkit.course.phase1_data_parallel.trainer.given.arguments import require_schedule
 from labkit.course.phase3_multi_node.ddp.given.agreement import broadcast_together
@@ -54,9 +55,8 @@ class FSDPTrainer(TrainingStep):
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__(config, learning_rate, batch_size, base_batch_size, warmup_steps)
-        if mixed_precision not in (None, torch.bfloat16):
-            # float16 loses small gradients without a loss scale, which train_step does not have
-            raise ValueError(f"mixed_precision must be None or torch.bfloat16, got {mixed_precision}")
+        # float16 loses small gradients without a loss scale, which train_step does not have
+        require("mixed_precision", mixed_precision, optional(one_of(torch.bfloat16)))
         self.mixed_precision, self.cpu_offload = mixed_precision, cpu_offload
         self.activation_checkpointing = activation_checkpointing
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+from labkit.course.arguments import positive, require
 from labkit.course.collective_arguments import group_ranks
-from labkit.course.number_arguments import require_positive
 from labkit.course.phase3_multi_node.ddp.given import broadcast_together, weak
 from labkit.course.phase3_multi_node.zero.given.arguments import parameter_groups, require_stage
 from labkit.course.phase3_multi_node.zero.given.flat_parameters import FlatParameters, alike
@@ -35,7 +35,7 @@ class ShardedOptimizer(Sharding, Optimizer):
     ) -> None:
         first = group_ranks(group)[0]
         require_stage(stage, 1, 2)
-        require_positive("bucket_cap_mb", bucket_cap_mb)
+        require("bucket_cap_mb", bucket_cap_mb, positive)
         groups = parameter_groups(params)
         self.stage, self.group = stage, group
         self.ranks = self.replicas = dist.get_world_size(group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from labkit.course.phase4_production.autotune.given.arguments import check_search
+from labkit.course.phase4_production.autotune.given.arguments import require_search
 from labkit.course.phase4_production.autotune.given.layouts import LayoutSpace
 from labkit.hardware import Topology
 from labkit.predict import Plan, predict
@@ -68,7 +68,7 @@ def search_of(
 
     Raises `ValueError` naming a wrong argument, also for a batch that no layout can divide.
     """
-    check_search(model, cluster, batch, measure, trials)
+    require_search(model, cluster, batch, measure, trials)
     space = LayoutSpace(model, cluster, batch)
     if not space.splits():
         raise ValueError(f"batch {space.batch} of {model.name} cannot be divided among {cluster.world_size} GPUs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from labkit.course.number_arguments import require_integer, require_positive
+from labkit.course.arguments import integer, one_of, positive, require
 
 BUCKET_SIZES = tuple(0.25 * 2.0**power for power in range(13))
 """Sizes of gradient buckets to choose from: 0.25 to 1,024 MB."""
@@ -24,9 +24,8 @@ class Recipe:
     optimizer: Literal["sgd", "adam"] = "sgd"
 
     def __post_init__(self) -> None:
-        require_integer("batch_size", self.batch_size, at_least=1)
-        require_positive("learning_rate", self.learning_rate)
-        require_integer("steps", self.steps, at_least=1)
-        require_integer("warmup_steps", self.warmup_steps, at_least=0)
-        if self.optimizer not in ("sgd", "adam"):
-            raise ValueError(f"optimizer must be 'sgd' or 'adam', got {self.optimizer!r}")
+        require("batch_size", self.batch_size, integer(at_least=1))
+        require("learning_rate", self.learning_rate, positive)
+        require("steps", self.steps, integer(at_least=1))
+        require("warmup_steps", self.warmup_steps, integer(at_least=0))
+        require("optimizer", self.optimizer, one_of("sgd", "adam"))

@@ -12,10 +12,10 @@ from torch.distributed import ProcessGroup
 
 from labkit.course.phase4_production.checkpointing.given.agreement import own_group
 from labkit.course.phase4_production.checkpointing.given.arguments import (
-    check_components,
-    check_metric,
-    check_options,
     rank_and_size,
+    require_components,
+    require_metric,
+    require_options,
     storage_at,
 )
 from labkit.course.phase4_production.checkpointing.given.loading import LoadedState
@@ -41,7 +41,7 @@ class CheckpointerBase:
         storage: Storage | None = None,
         timeout_seconds: float = 1800.0,
     ) -> None:
-        check_options(keep_last_n, checkpoint_interval_minutes, format, metric, mode, storage)
+        require_options(keep_last_n, checkpoint_interval_minutes, format, metric, mode, storage)
         self.checkpoint_dir, self.keep_last_n, self.format = checkpoint_dir, keep_last_n, format
         self.interval_seconds = 60 * checkpoint_interval_minutes
         self.metric, self.mode = metric, mode
@@ -80,14 +80,14 @@ class CheckpointerBase:
         that is torn or corrupt is skipped with a warning that names it. Nothing changes in the components before one
         is read and verified on all ranks. Raises `CheckpointError` if there are checkpoints, but none can be loaded.
         """
-        check_components(components)
+        require_components(components)
         self.finish_writing()
         return self.load_first(components, checkpoint_folders)
 
     def load_best_checkpoint(self, components: Mapping[str, Any]) -> int | None:
         """Load as `load_latest_checkpoint` does, but the checkpoint with the best metric first."""
-        check_components(components)
-        check_metric(self.metric)
+        require_components(components)
+        require_metric(self.metric)
         self.finish_writing()
         return self.load_first(components, self.best_first)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from labkit import catalogue
 from labkit.clusters import Cluster, Run
-from labkit.course.number_arguments import require_integer
+from labkit.course.arguments import integer, require
 from labkit.course.phase4_production.fault_tolerance.given.journal import Attempt, Journal
 
 
@@ -38,10 +38,10 @@ class ElasticConfig:
     def __post_init__(self) -> None:
         if not Path(self.program).is_file():
             raise ValueError(f"program must be a Python file, got {str(self.program)!r}")
-        require_integer("nproc_per_node", self.nproc_per_node, at_least=1)
-        require_integer("min_nodes", self.min_nodes, at_least=1)
-        require_integer("max_nodes", self.max_nodes, at_least=self.min_nodes)
-        require_integer("max_restarts", self.max_restarts, at_least=0)
+        require("nproc_per_node", self.nproc_per_node, integer(at_least=1))
+        require("min_nodes", self.min_nodes, integer(at_least=1))
+        require("max_nodes", self.max_nodes, integer(at_least=self.min_nodes))
+        require("max_restarts", self.max_restarts, integer(at_least=0))
 
     def torchrun_command(self) -> list[str]:
         """Return the words of the command that does the same on each node of a cluster of your own."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from labkit.course.number_arguments import require_integer
+from labkit.course.arguments import integer, require
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
@@ -30,11 +30,11 @@ class GlobalBatchSampler(Sampler[list[int]]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        require_integer("dataset_size", dataset_size, at_least=1)
-        require_integer("global_batch_size", global_batch_size, at_least=1, below=dataset_size + 1)
-        require_integer("num_replicas", num_replicas, at_least=1, below=global_batch_size + 1)
-        require_integer("rank", rank, at_least=0, below=num_replicas)
-        require_integer("seed", seed, at_least=0)
+        require("dataset_size", dataset_size, integer(at_least=1))
+        require("global_batch_size", global_batch_size, integer(at_least=1, below=dataset_size + 1))
+        require("num_replicas", num_replicas, integer(at_least=1, below=global_batch_size + 1))
+        require("rank", rank, integer(at_least=0, below=num_replicas))
+        require("seed", seed, integer(at_least=0))
         rest = 0 if drop_last else dataset_size % global_batch_size
         if 0 < rest < num_replicas:
             raise ValueError(
@@ -65,7 +65,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Use that epoch's order from its beginning; the position is kept if that epoch is already under way."""
-        require_integer("epoch", epoch, at_least=0)
+        require("epoch", epoch, integer(at_least=0))
         if epoch != self.epoch:
             self.epoch, self.position = epoch, 0
 
@@ -86,9 +86,9 @@ class GlobalBatchSampler(Sampler[list[int]]):
         for name in ("dataset_size", "seed"):
             if state.get(name) != getattr(self, name):
                 raise ValueError(f"state must have {name}={getattr(self, name)}, got {state.get(name)!r}")
-        require_integer("epoch", state.get("epoch"), at_least=0)
-        require_integer("position", state.get("position"), at_least=0, below=self.dataset_size + 1)
-        require_integer("global_batch_size", state.get("global_batch_size"), at_least=1)
+        require("epoch", state.get("epoch"), integer(at_least=0))
+        require("position", state.get("position"), integer(at_least=0, below=self.dataset_size + 1))
+        require("global_batch_size", state.get("global_batch_size"), integer(at_least=1))
         rest = (self.samples_per_epoch - state["position"]) % self.global_batch_size
         if 0 < rest < self.num_replicas:
             raise ValueError(

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labkit.course.number_arguments import require_integer
+from labkit.course.arguments import integer, require
 from labkit.course.phase4_production.fault_tolerance.given.arguments import check_goodput
 
 
@@ -58,7 +58,7 @@ def simulated_goodput(
     last complete checkpoint and a restart, in which the next failure may come. Arguments as in `goodput`.
     """
     check_goodput(interval_seconds, checkpoint_seconds, restart_seconds, gpu_mtbf_seconds, num_gpus)
-    require_integer("failures", failures, at_least=1)
+    require("failures", failures, integer(at_least=1))
     draw = random.Random(seed)
     elapsed = kept = 0.0
     period = interval_seconds + checkpoint_seconds

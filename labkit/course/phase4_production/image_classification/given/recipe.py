@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from labkit.course.phase4_production.image_classification.given.arguments import check_recipe
+from labkit.course.phase4_production.image_classification.given.arguments import require_recipe
 from labkit.course.phase4_production.image_classification.given.components import Progress
 from labkit.course.phase4_production.image_classification.given.trainer_base import TrainerBase
 from labkit.data import ImageSets, set_epoch
@@ -39,7 +39,7 @@ class Recipe:
         workers: int = 0,
         seed: int = 0,
     ) -> None:
-        check_recipe(batch_size, epochs, learning_rate, warmup_epochs, base_batch_size)
+        require_recipe(batch_size, epochs, learning_rate, warmup_epochs, base_batch_size)
         self.trainer, self.images, self.batch_size, self.epochs = trainer, images, batch_size, epochs
         self.workers = workers
         ranks = trainer.ranks, trainer.rank

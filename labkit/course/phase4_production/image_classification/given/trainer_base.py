@@ -18,7 +18,11 @@ from labkit.clusters.device import max_memory_allocated
 from labkit.course.phase3_multi_node.gradient_compression.given.compressor import Compressor
 from labkit.course.phase3_multi_node.zero.given.units import default_device
 from labkit.course.phase4_production.checkpointing.given.storage import Storage
-from labkit.course.phase4_production.image_classification.given.arguments import PRECISIONS, check_batch, check_trainer
+from labkit.course.phase4_production.image_classification.given.arguments import (
+    PRECISIONS,
+    require_batch,
+    require_trainer,
+)
 from labkit.course.phase4_production.image_classification.given.components import CompressorState, average_over_ranks
 from labkit.course.phase4_production.image_classification.given.compressors import compressor_named
 from labkit.course.phase4_production.image_classification.given.memory import device_memory_gb, optimizer_bytes, unit_gb
@@ -109,7 +113,7 @@ class TrainerBase:
         storage: Storage | None = None,
         checkpoint_minutes: float = 30.0,
     ) -> None:
-        check_trainer(
+        require_trainer(
             model, strategy, mixed_precision, gradient_accumulation_steps, gradient_clip_val, cpu_offload, compression,
             ema_decay,
         )  # fmt: skip
@@ -201,7 +205,7 @@ class TrainerBase:
 
         Raises ValueError if there is not a sample for each.
         """
-        check_batch(batch, self.accumulation_steps)
+        require_batch(batch, self.accumulation_steps)
         began = self.now()
         inputs, targets = (
             tensor.to(self.device, non_blocking=True).tensor_split(self.accumulation_steps) for tensor in batch

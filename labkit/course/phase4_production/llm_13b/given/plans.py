@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from labkit.course.number_arguments import require_integer
+from labkit.course.arguments import Rule, instance_of, integer, positive, require
 from labkit.hardware import Topology
 from labkit.models.gpt import GPTConfig
 from labkit.predict import Plan, Transformer
@@ -21,6 +21,10 @@ RESTART_SECONDS = 120.0
 Python, torch and NCCL on all nodes takes a minute or two."""
 FAILURE_SECONDS = 3600 / FAILURES_PER_GPU_HOUR
 """Mean time between failures of one GPU, with its share of everything else (Llama 3: 419 in 54 days on 16,384)."""
+_MODEL = Rule(
+    "be a causal Transformer with tied embeddings",
+    lambda value: isinstance(value, Transformer) and value.tied and value.causal,
+)
 
 
 @dataclass(frozen=True)
@@ -88,15 +92,12 @@ class TrainingPlan:
 
 def check_plan(model: Any, cluster: Any, batch: Any, tokens: Any) -> int:
     """Raise `ValueError` naming a wrong argument of `plan`; return the batch, by default 16 sequences for each GPU."""
-    if not isinstance(model, Transformer) or not model.tied or not model.causal:
-        raise ValueError(f"model must be a causal Transformer with tied embeddings, got {model!r}")
-    if not isinstance(cluster, Topology):
-        raise ValueError(f"cluster must be a Topology, got {cluster!r}")
-    if not 0 < tokens < math.inf:
-        raise ValueError(f"tokens must be above 0, got {tokens!r}")
+    require("model", model, _MODEL)
+    require("cluster", cluster, instance_of(Topology, "a Topology"))
+    require("tokens", tokens, positive)
     if batch is None:
-        return SAMPLES_PER_GPU * cluster.world_size
-    require_integer("batch", batch, at_least=1)
+        return SAMPLES_PER_GPU * int(cluster.world_size)
+    require("batch", batch, integer(at_least=1))
     return int(batch)
 
 

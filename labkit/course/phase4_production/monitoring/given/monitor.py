@@ -9,7 +9,7 @@ from statistics import median
 import torch
 from torch.distributed import ProcessGroup
 
-from labkit.course.phase4_production.monitoring.given.arguments import check_monitor
+from labkit.course.phase4_production.monitoring.given.arguments import require_monitor
 from labkit.course.phase4_production.monitoring.given.recorder import Recorder, Step
 from labkit.course.phase4_production.monitoring.given.records import Sink, Summary
 
@@ -36,7 +36,7 @@ class Monitor:
         device: torch.device | str = "cpu",
         group: ProcessGroup | None = None,
     ) -> None:
-        check_monitor(rank, world_size, interval, stride, probe_nbytes, group)
+        require_monitor(rank, world_size, interval, stride, probe_nbytes, group)
         self.rank, self.world_size, self.interval, self.stride = rank, world_size, interval, stride
         self.probe_nbytes, self.device, self.group = probe_nbytes, torch.device(device), group
         self.history: deque[list[Summary]] = deque(maxlen=4)

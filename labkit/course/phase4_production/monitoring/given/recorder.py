@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.course.phase4_production.monitoring.given.arguments import check_part
+from labkit.course.phase4_production.monitoring.given.arguments import require_part
 from labkit.course.phase4_production.monitoring.given.clocks import clock_of, gpu_percent, memory_allocated
 from labkit.course.phase4_production.monitoring.given.json_lines import JsonLines
 from labkit.course.phase4_production.monitoring.given.records import Alarm, Sink, StepRecord
@@ -65,7 +65,7 @@ class Recorder:
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Time a part of this step, "communication" or "input". The rest of a step is compute."""
-        check_part(part)
+        require_part(part)
         began = self._clock.mark()
         yield
         self._parts.append((part, began, self._clock.mark()))

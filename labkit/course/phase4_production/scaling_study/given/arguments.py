@@ -1,4 +1,4 @@
-"""Argument checks of scaling studies. Each raises `ValueError` with the argument's name; none sends anything."""
+"""Arguments of scaling studies, checked before any message is sent."""
 
 from __future__ import annotations
 
@@ -7,43 +7,39 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.course.number_arguments import require_integer, require_positive
+from labkit.course.arguments import function, integer, list_of, multiple_of, number, one_of, optional, require
 
 
-def check_benchmark(make_workload: Any, steps: Any, warmup: Any, repeats: Any) -> None:
-    if make_workload is not None and not callable(make_workload):
-        raise ValueError(f"make_workload must be a function of batch_size and group, got {make_workload!r}")
-    require_integer("steps", steps, at_least=1)
-    require_integer("warmup", warmup, at_least=0)
-    require_integer("repeats", repeats, at_least=1)
+def require_benchmark(make_workload: Any, steps: Any, warmup: Any, repeats: Any) -> None:
+    require("make_workload", make_workload, optional(function("batch_size and group")))
+    require("steps", steps, integer(at_least=1))
+    require("warmup", warmup, integer(at_least=0))
+    require("repeats", repeats, integer(at_least=1))
 
 
 def check_strategy(strategy: Any, strategies: Iterable[str]) -> None:
-    if strategy not in strategies:
-        raise ValueError(f"strategy must be one of {', '.join(strategies)}, got {strategy!r}")
+    require("strategy", strategy, one_of(*strategies))
 
 
 def check_study(world_sizes: Any, batch_size: Any) -> None:
     """Check that world sizes are whole numbers that grow."""
-    if isinstance(world_sizes, str) or not isinstance(world_sizes, Sequence) or not world_sizes:
-        raise ValueError(f"world_sizes must be a list of numbers of ranks, got {world_sizes!r}")
+    require("world_sizes", world_sizes, list_of("numbers of ranks"))
     for world_size in world_sizes:
-        require_integer("world_sizes", world_size, at_least=1)
+        require("world_sizes", world_size, integer(at_least=1))
     if list(world_sizes) != sorted(set(world_sizes)):
         raise ValueError(f"world_sizes must grow, got {list(world_sizes)}")
-    require_integer("batch_size", batch_size, at_least=1)
+    require("batch_size", batch_size, integer(at_least=1))
 
 
 def check_global_batch(world_sizes: Sequence[int], global_batch_size: Any) -> None:
     """Check that all ranks get equally many samples, whatever their number."""
     check_study(world_sizes, 1)
-    require_integer("global_batch_size", global_batch_size, at_least=1)
+    require("global_batch_size", global_batch_size, integer(at_least=1))
     for world_size in world_sizes:
-        if global_batch_size % world_size:
-            raise ValueError(f"global_batch_size must be a multiple of {world_size} ranks, got {global_batch_size}")
+        require("global_batch_size", global_batch_size, multiple_of(world_size, "a number of ranks"))
 
 
-def check_ranks(world_size: int, make_workload: Any) -> None:
+def require_ranks(world_size: int, make_workload: Any) -> None:
     """Check that this can be measured here."""
     if make_workload is None:
         raise ValueError(f"make_workload is None, and nothing is recorded of world_size {world_size}")
@@ -54,11 +50,9 @@ def check_ranks(world_size: int, make_workload: Any) -> None:
 
 
 def check_epoch(num_samples: Any, dollars_per_gpu_hour: Any) -> None:
-    require_integer("num_samples", num_samples, at_least=1)
-    if dollars_per_gpu_hour != 0:
-        require_positive("dollars_per_gpu_hour", dollars_per_gpu_hour)
+    require("num_samples", num_samples, integer(at_least=1))
+    require("dollars_per_gpu_hour", dollars_per_gpu_hour, number(at_least=0))
 
 
 def check_format(format: Any, formats: Sequence[str]) -> None:
-    if format not in formats:
-        raise ValueError(f"format must be one of {', '.join(formats)}, got {format!r}")
+    require("format", format, one_of(*formats))

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 
 from labkit.clusters import device as devices
 from labkit.clusters.virtual.isolation.current import here
-from labkit.course.phase4_production.scaling_study.given.arguments import check_benchmark, check_ranks
+from labkit.course.phase4_production.scaling_study.given.arguments import require_benchmark, require_ranks
 from labkit.course.phase4_production.scaling_study.given.records import (
     MakeWorkload,
     Measurement,
@@ -44,7 +44,7 @@ class Benchmark:
         device: torch.device | str = "cpu",
         tokens_per_sample: int = 1,
     ) -> None:
-        check_benchmark(make_workload, steps, warmup, repeats)
+        require_benchmark(make_workload, steps, warmup, repeats)
         self.make_workload, self.strategy, self.tokens_per_sample = make_workload, strategy, tokens_per_sample
         self.steps, self.warmup, self.repeats, self.device = steps, warmup, repeats, torch.device(device)
         self.recorded = {(entry.world_size, entry.batch_size): entry for entry in recorded}
@@ -62,7 +62,7 @@ class Benchmark:
         A recorded configuration is not measured again. All ranks call it, and have the same result; the others wait.
         """
         if (world_size, batch_size) not in self.recorded:
-            check_ranks(world_size, self.make_workload)
+            require_ranks(world_size, self.make_workload)
             self.recorded[world_size, batch_size] = self._on_ranks(world_size, batch_size)
         return self.recorded[world_size, batch_size]
 
