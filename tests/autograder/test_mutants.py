@@ -153,7 +153,7 @@ def test_a_mutant_may_edit_a_variant_that_is_an_edit(exercise: catalogue.Exercis
         .replace("          sending.wait()", "              work.wait()")
     )
     assert mutants(exercise).base("sends_twice") == variants.text("waits_in_a_loop")
-    assert "work.wait()\n        again = " in mutants(exercise).text("sends_twice")
+    assert "work.wait()\n    again = " in mutants(exercise).text("sends_twice")
 
 
 def test_a_variant_that_is_both_an_edit_and_a_module_is_named(exercise: catalogue.Exercise, variants: Variants) -> None:
