@@ -79,11 +79,15 @@ def add(commands: Any) -> None:
     )
     challenge.set_defaults(run=_judge_challenge)
 
-    mutants = commands.add_parser("mutants", help="show wrong solutions that test the rubrics, and their marks")
-    mutants.add_argument("what", choices=("show", "diff"), help="the module, or its diff from a correct one")
-    mutants.add_argument("exercise", metavar="EXERCISE", help="such as ring_allreduce")
-    mutants.add_argument("name", metavar="NAME", nargs="?", help="the mutant (default: list all)")
-    mutants.set_defaults(run=_mutants)
+    for kind, what in (
+        ("mutants", "show wrong solutions that test the rubrics, and their marks"),
+        ("variants", "show other right solutions, which earn full marks"),
+    ):
+        modules = commands.add_parser(kind, help=what)
+        modules.add_argument("what", choices=("show", "diff"), help="the module, or its diff from a correct one")
+        modules.add_argument("exercise", metavar="EXERCISE", help="such as ring_allreduce")
+        modules.add_argument("name", metavar="NAME", nargs="?", help=f"one of the {kind} (default: list all)")
+        modules.set_defaults(run=_modules, kind=kind)
 
     new = commands.add_parser("new-exercise", help="make every file of a new exercise from skeletons; for authors")
     new.add_argument("name", metavar="PHASE/NAME", nargs="?", help="such as phase3_multi_node/ddp")
@@ -161,10 +165,10 @@ def _judge_challenge(options: argparse.Namespace) -> int:
     return challenge.main(options.name, options.files, options.seed)
 
 
-def _mutants(options: argparse.Namespace) -> int:
+def _modules(options: argparse.Namespace) -> int:
     from autograder.mutants import command
 
-    return command.main(options.what, options.exercise, options.name)
+    return command.main(options.kind, options.what, options.exercise, options.name)
 
 
 def _new_exercise(options: argparse.Namespace) -> int:

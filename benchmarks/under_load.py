@@ -26,6 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from autograder.judge import Judge, hidden_rubric
+from autograder.mutants import Variants
 from autograder.mutants.judging import rubrics
 from autograder.sandbox import Sandbox
 from labkit.catalogue import find
@@ -59,7 +60,8 @@ def modules(rubric: Rubric, solutions_only: bool) -> dict[str, str]:
     """Return the texts of right modules, by name."""
     texts = {"solution": rubric.exercise.source("solution")[0]}
     if not solutions_only:
-        texts |= {path.stem: path.read_text() for path in rubric.variant_paths}
+        variants = Variants(rubric.exercise)
+        texts |= {name: variants.text(name) for name in variants}
     return texts
 
 

@@ -145,7 +145,7 @@ class Exercise:
         """Return the folder of this exercise's own files: in the course tree, else in the installed package.
 
         `labkit` holds what learners have besides notebook and template (`given`, `scenarios`, `checks.py`,
-        `questions.py`), `autograder` what they have not (`rubric.py`, `mutants.py`, `variants`), `tests` its tests and
+        `questions.py`), `autograder` what they have not (`rubric.py`, mutants, variants), `tests` its tests and
         `benchmark.py`, which no package has.
         """
         in_course = root() / owner / "course" / self.name

@@ -15,6 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.judge import hidden_rubric
+from autograder.mutants import Variants
 from labkit.catalogue import Exercise, all_exercises, catalogue_path, root
 from labkit.checks import visible_rubric
 from labkit.checks.guidance import todos
@@ -28,14 +29,14 @@ MODULES = ("solutions", "templates")
 
 FOLDERS = {
     "labkit": ("__init__.py", "checks.py", "questions.py"),
-    "autograder": ("__init__.py", "rubric.py", "mutants.py", "variants"),
+    "autograder": ("__init__.py", "rubric.py", "mutants.py"),
     "tests": ("benchmark.py", "test_{name}.py"),
 }
 """Files that every exercise has in its folder `course/PHASE/NAME` of these trees."""
 
 MORE = {
     "labkit": ("given", "given.py", "scenarios", "scenarios.py"),
-    "autograder": ("mutants",),
+    "autograder": ("mutants", "variants", "variants.py"),
     "tests": ("adversaries", "test_*.py"),
 }
 """What some exercises have there, too. Anything else is reported: nothing would look for it."""
@@ -45,7 +46,7 @@ README_ROW = re.compile(r"\|(?: \[phase \d\]\(templates/(\w+)/README\.md\)[^|]*)
 
 
 def files(exercise: Exercise) -> list[Path]:
-    """Return the paths that an exercise must have, below the course's folder. A folder needs at least one module."""
+    """Return the paths that an exercise must have, below the course's folder."""
     return [
         *(Path(tree, exercise.filename) for tree in MODULES),
         exercise.notebook.relative_to(root()),
@@ -82,21 +83,23 @@ def faults() -> list[str]:
 def unfilled() -> list[str]:
     """Return the lines that are still to be filled in: `PATH:LINE: TEXT`."""
     exercises = all_exercises()
-    paths = [path for exercise in exercises for path in files(exercise)]
+    paths = []
+    for exercise in exercises:
+        paths += [root() / path for path in files(exercise)]
+        for pattern in ("variants.py", "variants/*.py"):
+            paths += sorted((root() / folder(exercise, "autograder")).glob(pattern))
     lines = []
-    for path in [*paths, *pages({exercise.phase for exercise in exercises})]:
-        for file in sorted((root() / path).glob("*.py")) if (root() / path).is_dir() else [root() / path]:
-            for number, line in enumerate(file.read_text().splitlines() if file.is_file() else (), 1):
-                if UNFILLED in line:
-                    lines.append(f"{file.relative_to(root())}:{number}: {line.strip()}")
+    for path in [*paths, *(root() / page for page in pages({exercise.phase for exercise in exercises}))]:
+        for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), 1):
+            if UNFILLED in line:
+                lines.append(f"{path.relative_to(root())}:{number}: {line.strip()}")
     return lines
 
 
 def _missing(exercises: list[Exercise]) -> Iterator[str]:
     for exercise in exercises:
         for path in files(exercise):
-            there = root() / path
-            if not (any(there.glob("*.py")) if not path.suffix else there.is_file()):
+            if not (root() / path).is_file():
                 yield f"{path} is missing"
     for path in pages({exercise.phase for exercise in exercises}):
         if not (root() / path).is_file():
@@ -159,6 +162,9 @@ def _contradictions(exercise: Exercise) -> Iterator[str]:
             yield f"{rubric.path}: its checks are worth {rubric.points:g} points, not {entry.points:g}"
 
     yield from _todos(exercise)
+
+    if not Variants(exercise):
+        yield f"{folder(exercise, 'autograder')} has no variant, in variants.py or variants/"
 
     benchmark = folder(exercise, "tests") / "benchmark.py"
     if f"exercise {entry.number:02}'s " not in (root() / benchmark).read_text().partition("\n")[0]:

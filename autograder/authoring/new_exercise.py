@@ -82,7 +82,7 @@ def _modules(exercise: Exercise) -> dict[Path, str]:
         hidden / "__init__.py": "autograder_package",
         hidden / "rubric.py": "rubric",
         hidden / "mutants.py": "mutants",
-        hidden / "variants" / "gathers.py": "variant",
+        hidden / "variants.py": "variants",
         tests / "benchmark.py": "benchmark",
         tests / f"test_{exercise.short_name}.py": "test",
     }

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.mutants import Mutants
+from autograder.mutants import Mutants, Variants
 from labkit.catalogue import Exercise
 
 FORBIDDEN = "FORBIDDEN"
@@ -25,16 +25,15 @@ class Material:
 
 
 def material(exercise: Exercise) -> Material:
-    """Read the material. Only the table of mutants is executed.
+    """Read the material. Only the tables of variants and mutants are executed.
 
-    Raises ValueError when `FORBIDDEN` is not a literal set of names, and when a mutant cannot be made.
+    Raises ValueError when `FORBIDDEN` is not a literal set of names, and when a variant or a mutant cannot be made.
     """
     rubric = exercise.folder("autograder") / "rubric.py"
     paths = [exercise.paths["template"], exercise.paths["solution"]]
-    paths += sorted((rubric.parent / "variants").glob("*.py"))
     texts = {path: path.read_text() for path in paths if path.is_file()}
-    mutants = Mutants(exercise)
-    known = (*texts.values(), *(mutants.text(name) for name in sorted(mutants)))
+    others = (Variants(exercise), Mutants(exercise))
+    known = (*texts.values(), *(modules.text(name) for modules in others for name in sorted(modules)))
     forbidden = _forbidden(rubric) if rubric.is_file() else frozenset()
     return Material(exercise, texts.get(paths[0], ""), known, forbidden)
 

@@ -1,4 +1,4 @@
-"""`labkit mutants`: wrong solutions for instructors, as modules and as diffs to a right one."""
+"""`labkit mutants`, `labkit variants`: other modules than the solution, for instructors, whole and as diffs."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from rich.table import Table
 from rich.text import Text
 
 from autograder.mutants.edits import WrongEdit
-from autograder.mutants.table import Mutants, UnknownMutant
+from autograder.mutants.table import Mutant, Mutants, UnknownName, Variants
 from labkit.catalogue import Exercise, find
 
 
-def main(what: Literal["show", "diff"], exercise: str, name: str | None) -> int:
-    """Print a mutant, or the list of mutants without a name; return an exit code. Raises `UnknownExercise`."""
+def main(kind: Literal["mutants", "variants"], what: Literal["show", "diff"], exercise: str, name: str | None) -> int:
+    """Print a module, or the list of all without a name; return an exit code. Raises `UnknownExercise`."""
     chosen = find(exercise)
-    mutants = Mutants(chosen)
+    modules = Mutants(chosen) if kind == "mutants" else Variants(chosen)
     console = Console(highlight=False)
     try:
         if name is None:
-            _list(console, chosen, mutants)
+            _list(console, chosen, modules)
         else:
-            text = mutants.text(name) if what == "show" else difference(mutants, name)
+            text = modules.text(name) if what == "show" else difference(modules, name)
             _print(console, text, "python" if what == "show" else "diff")
-    except (UnknownMutant, WrongEdit) as problem:
+    except (UnknownName, WrongEdit) as problem:
         print(f"labkit: {problem}", file=sys.stderr)
         return 2
     return 0
 
 
-def difference(mutants: Mutants, name: str) -> str:
-    """Return the unified diff of a mutant against its base."""
-    base, wrong = mutants.base(name).splitlines(), mutants.text(name).splitlines()
-    return "\n".join(difflib.unified_diff(base, wrong, mutants[name].base, name, lineterm="")) + "\n"
+def difference(modules: Mutants | Variants, name: str) -> str:
+    """Return the unified diff of a module against its base."""
+    base, text = modules.base(name).splitlines(), modules.text(name).splitlines()
+    return "\n".join(difflib.unified_diff(base, text, modules[name].base, name, lineterm="")) + "\n"
 
 
 def _print(console: Console, text: str, language: str) -> None:
@@ -48,15 +48,17 @@ def _print(console: Console, text: str, language: str) -> None:
         sys.stdout.write(text)
 
 
-def _list(console: Console, exercise: Exercise, mutants: Mutants) -> None:
-    if not mutants:
-        console.print(f"{exercise.name} has no mutants")
+def _list(console: Console, exercise: Exercise, modules: Mutants | Variants) -> None:
+    if not modules:
+        console.print(f"{exercise.name} has no {modules.kind}s")
         return
-    table = Table(title=f"Mutants of {exercise.name}", title_justify="left")
-    for name in ("mutant", "what is wrong", "base"):
-        table.add_column(name, overflow="fold")
+    table = Table(title=f"{modules.kind.capitalize()}s of {exercise.name}", title_justify="left")
+    for heading in (modules.kind, "what is different", "base"):
+        table.add_column(heading, overflow="fold")
     table.add_column("marks", justify="right")
-    for name, mutant in sorted(mutants.items(), key=lambda item: -item[1].marks):
-        base = mutant.base if mutant.change else "a whole module"
-        table.add_row(name, Text(mutants.says(name)), base, f"{mutant.marks:g}")
+    full = exercise.entry.points
+    marks = {name: module.marks if isinstance(module, Mutant) else full for name, module in modules.items()}
+    for name in sorted(modules, key=lambda name: -marks[name]):
+        base = modules[name].base if modules[name].change else "a whole module"
+        table.add_row(name, Text(modules.says(name)), base, f"{marks[name]:g}")
     console.print(table)

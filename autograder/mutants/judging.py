@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from autograder.judge import Judge, hidden_rubric
-from autograder.mutants import Mutants
+from autograder.mutants import Mutants, Variants
 from autograder.sandbox import Sandbox
-from labkit.catalogue import all_exercises
+from labkit.catalogue import Origin, all_exercises
 from labkit.checks import NoRubric, Rubric
 
 LOST_SHARE, KEPT_SHARE = 6, 18
@@ -41,9 +39,9 @@ class Row:
 def stated(rubric: Rubric) -> list[Row]:
     """Return the stated rows: the solution and its variants lose nothing, the template everything."""
     every = frozenset(check.name for check in rubric.checks)
-    right = [("the solution", ""), *((path.stem, _cell(_first_line(path))) for path in rubric.variant_paths)]
+    variants, mutants = Variants(rubric.exercise), Mutants(rubric.exercise)
+    right = [("the solution", ""), *((name, _cell(variants.says(name))) for name in variants)]
     rows = [Row(name, says, rubric.points, frozenset()) for name, says in right]
-    mutants = Mutants(rubric.exercise)
     wrong = [
         Row(name, _cell(mutants.says(name)), mutant.marks, frozenset(mutant.loses)) for name, mutant in mutants.items()
     ]
@@ -86,9 +84,12 @@ def closest_mutants(rubric: Rubric) -> dict[str, list[str]]:
 def judged(rubric: Rubric, row: Row) -> Row:
     """Return the row with the marks from a run."""
     exercise = rubric.exercise
-    paths = {path.stem: path for path in rubric.variant_paths}
-    paths |= {"the solution": exercise.paths["solution"], "the template": exercise.paths["template"]}
-    text = paths[row.name].read_text() if row.name in paths else Mutants(rubric.exercise).text(row.name)
+    variants, mutants = Variants(exercise), Mutants(exercise)
+    origins: dict[str, Origin] = {"the solution": "solution", "the template": "template"}
+    if row.name in origins:
+        text, _ = exercise.source(origins[row.name])
+    else:
+        text = (variants if row.name in variants else mutants).text(row.name)
     with Judge(Sandbox()) as judge:
         others = {earlier.name: earlier.source("solution")[0] for earlier in exercise.builds_on}
         report = judge.judge(exercise, text, others)
@@ -129,10 +130,6 @@ def rubrics() -> Iterator[Rubric]:
             yield hidden_rubric(exercise)
         except NoRubric:
             continue
-
-
-def _first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
 
 
 def _cell(text: str) -> str:

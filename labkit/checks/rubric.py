@@ -15,8 +15,8 @@ one TODO in the order of the file: parts first, then what is built from them. If
 `expect(values, "result", easier=["values"])` points the learner to that check.
 
 A visible rubric also has `HINTS`, for each TODO a list of Markdown texts from a nudge to almost the line: `{1: ["..."],
-2: [...]}`. Next to a hidden rubric are other correct solutions, which earn all points, in `variants/NAME.py`, and
-wrong ones in `mutants.py`. It may have `FORBIDDEN = {"torch.distributed.all_reduce"}`, full names that
+2: [...]}`. Next to a hidden rubric are other correct solutions, its variants, which earn all points, and
+wrong ones, its mutants. It may have `FORBIDDEN = {"torch.distributed.all_reduce"}`, full names that
 `labkit integrity` points out, without effect on marks.
 """
 
@@ -93,11 +93,6 @@ class Rubric:
     @property
     def points(self) -> float:
         return sum(check.points for check in self.checks)
-
-    @property
-    def variant_paths(self) -> list[Path]:
-        """Paths of alternative correct solutions."""
-        return sorted((self.path.parent / "variants").glob("*.py"))
 
 
 def load_rubric(exercise: Exercise, path: Path) -> Rubric:

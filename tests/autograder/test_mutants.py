@@ -1,4 +1,4 @@
-"""Mutants: edits of correct solutions, and the command that shows them."""
+"""Mutants and variants: edits of correct solutions, and the commands that show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import second_exercise
 
-from autograder.mutants import Mutants, UnknownMutant, WrongEdit
+from autograder.mutants import Mutants, UnknownName, Variants, WrongEdit
 from autograder.mutants.edits import edited, parsed
 from labkit import catalogue
 
@@ -102,8 +102,68 @@ def test_a_mutant_without_an_edit_is_a_module_of_its_own(exercise: catalogue.Exe
     assert (found.text("sends_nothing"), found.says("sends_nothing")) == (text, "Nothing is sent.")
 
 
+VARIANTS = '''"""Variants of pass_it_on."""
+
+from autograder.mutants import Variant
+
+VARIANTS = {
+    "waits_in_a_loop": Variant().edited("""
+        Right: waits in a loop.
+
+        - sending.wait()
+        + for work in [sending]:
+        +     work.wait()
+    """),
+    "names_it": Variant(base="whole").edited("""
+        Right: another name.
+
+        - x = 1
+        + y = 1
+    """),
+}
+'''
+WHOLE = '"""Right: a whole module."""\n\nx = 1\n'
+
+
+@pytest.fixture
+def variants(exercise: catalogue.Exercise) -> Variants:
+    found = Variants(exercise)
+    assert not found
+    found.folder.mkdir()
+    (found.folder / "whole.py").write_text(WHOLE)
+    found.path.write_text(VARIANTS)
+    return Variants(exercise)
+
+
+def test_variants_are_edits_and_whole_modules(exercise: catalogue.Exercise, variants: Variants) -> None:
+    solution = exercise.source("solution")[0]
+    looped = solution.replace("    sending.wait()", "    for work in [sending]:\n        work.wait()")
+    texts = {"names_it": WHOLE.replace("x", "y"), "waits_in_a_loop": looped, "whole": WHOLE}
+    assert {name: variants.text(name) for name in variants} == texts and list(variants) == list(texts)
+    assert [variants.base(name) for name in variants] == [WHOLE, solution, solution]
+    says = ["Right: another name.", "Right: waits in a loop.", "Right: a whole module."]
+    assert [variants.says(name) for name in variants] == says
+
+
+def test_a_mutant_may_edit_a_variant_that_is_an_edit(exercise: catalogue.Exercise, variants: Variants) -> None:
+    path = mutants(exercise).path
+    path.write_text(
+        path.read_text()
+        .replace('loses={"messages"}', 'loses={"messages"}, base="waits_in_a_loop"')
+        .replace("          sending.wait()", "              work.wait()")
+    )
+    assert mutants(exercise).base("sends_twice") == variants.text("waits_in_a_loop")
+    assert "work.wait()\n    again = " in mutants(exercise).text("sends_twice")
+
+
+def test_a_variant_that_is_both_an_edit_and_a_module_is_named(exercise: catalogue.Exercise, variants: Variants) -> None:
+    (variants.folder / "names_it.py").write_text(WHOLE)
+    with pytest.raises(WrongEdit, match=r"pass_it_on: names_it is both in variants.py and a whole module"):
+        len(Variants(exercise))
+
+
 def test_unknown_names_get_the_nearest(exercise: catalogue.Exercise) -> None:
-    with pytest.raises(UnknownMutant, match="'send_twice'; did you mean sends_twice"):
+    with pytest.raises(UnknownName, match="'send_twice'; did you mean sends_twice"):
         mutants(exercise)["send_twice"]
 
 
@@ -122,6 +182,16 @@ def test_the_command_shows_module_difference_and_list(exercise: catalogue.Exerci
     ]
     listed = labkit("mutants", "show", "pass_it_on").stdout
     assert "sends_twice" in listed and "Each rank sends its tensor twice." in listed and "solution" in listed
+
+
+def test_variants_have_a_command_of_the_same_form(variants: Variants) -> None:
+    assert labkit("variants", "show", "pass_it_on", "waits_in_a_loop").stdout == variants.text("waits_in_a_loop")
+    difference = labkit("variants", "diff", "pass_it_on", "names_it").stdout.splitlines()
+    assert difference[:2] == ["--- whole", "+++ names_it"] and difference[-2:] == ["-x = 1", "+y = 1"]
+    listed = labkit("variants", "show", "pass_it_on").stdout
+    assert "Right: waits in a loop." in listed and "whole module" in listed and "Variants of" in listed
+    unknown = labkit("variants", "show", "pass_it_on", "sends_twice")
+    assert unknown.returncode == 2 and "no variant of pass_it_on is called 'sends_twice'" in unknown.stderr
 
 
 @pytest.mark.parametrize(

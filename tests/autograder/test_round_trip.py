@@ -18,7 +18,7 @@ from autograder.cells import exercise_cell, graded_exercise, module_text
 from autograder.course_folder import CONFIG_FILE, Course
 from autograder.grading import EMPTY, UNTOUCHED
 from autograder.judge import hidden_rubric
-from autograder.mutants import Mutants
+from autograder.mutants import Mutants, Variants
 from autograder.sandbox import Sandbox
 from autograder.submissions import with_module
 from labkit import catalogue
@@ -31,7 +31,7 @@ pytestmark = [
 PHASE, NOTEBOOK = "phase3_multi_node", "10_ring_allreduce"
 EXERCISE = catalogue.find("ring_allreduce")
 RUBRIC = hidden_rubric(EXERCISE)
-MUTANTS = Mutants(EXERCISE)
+MUTANTS, VARIANTS = Mutants(EXERCISE), Variants(EXERCISE)
 SOLUTION = EXERCISE.source("solution")[0]
 NOISE = "\n\nimport sys, warnings\nwarnings.warn('deprecated')\nprint('debug', file=sys.stderr)\n"
 
@@ -60,7 +60,7 @@ def submissions(released: NotebookNode) -> Iterator[tuple[str, NotebookNode, flo
         ("nothing", "", 0.0),
         ("only_spaces", "\n   \n", 0.0),
         ("template_with_a_comment", module_text(exercise_cell(released, EXERCISE.name).source) + "\n# hello", 0.0),
-        *((path.stem, path.read_text(), RUBRIC.points) for path in RUBRIC.variant_paths[:1]),
+        *((name, VARIANTS.text(name), RUBRIC.points) for name in list(VARIANTS)[:1]),
         *((name, MUTANTS.text(name), marks) for name, marks in mutants().items()),
     ):
         yield name, with_module(released, EXERCISE.name, module), marks

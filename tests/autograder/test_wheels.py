@@ -18,7 +18,7 @@ from labkit.checks import visible_rubric
 from labkit.questions import questions_of
 
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-HIDDEN = ("rubric.py", "mutants.py", "/variants/", "/mutants/")
+HIDDEN = ("rubric.py", "mutants.py", "variants.py", "/mutants/", "/variants/")
 OUTSIDE = """
 import json
 from pathlib import Path

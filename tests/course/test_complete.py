@@ -27,7 +27,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the files of all exercises."""
     kept = [path for exercise in catalogue.all_exercises() for path in completeness.files(exercise)]
     kept += completeness.pages({exercise.phase for exercise in catalogue.all_exercises()})
-    kept += [path.relative_to(catalogue.root()) for path in catalogue.root().glob("autograder/course/*/*/mutants/")]
+    for part in ("mutants/", "variants/", "variants.py"):
+        kept += [path.relative_to(catalogue.root()) for path in catalogue.root().glob(f"autograder/course/*/*/{part}")]
     for path in kept:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (catalogue.root() / path).is_dir() else shutil.copyfile
@@ -46,6 +47,12 @@ def replace(path: Path, old: str, new: str) -> None:
 def test_a_missing_file_is_named(tree: Path, path: Path) -> None:
     (tree / path).rename(tree / "elsewhere")
     assert f"{path} is missing" in completeness.faults()
+
+
+def test_an_exercise_without_variants_is_named(tree: Path) -> None:
+    for path in (tree / "autograder/course" / RING).glob("variants*"):
+        path.rename(tree / path.name)
+    assert completeness.faults() == [f"autograder/course/{RING} has no variant, in variants.py or variants/"]
 
 
 def test_a_file_of_no_exercise_is_named(tree: Path) -> None:

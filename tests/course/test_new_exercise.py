@@ -22,7 +22,7 @@ from pathlib import Path
 
 import labkit
 from autograder.authoring import completeness
-from autograder.mutants import Mutants, judging
+from autograder.mutants import Mutants, Variants, judging
 from labkit import catalogue
 from labkit.checks import Ranks, Submission, run_checks, visible_rubric
 from labkit.cli import main
@@ -38,8 +38,8 @@ exercise = catalogue.find("first")
 marks = {}
 rubric = next(one for one in judging.rubrics() if one.exercise == exercise)
 texts = {"solution": exercise.source("solution")[0], "template": exercise.source("template")[0]}
-texts |= {path.stem: path.read_text() for path in rubric.variant_paths}
-texts |= {name: Mutants(rubric.exercise).text(name) for name in Mutants(rubric.exercise)}
+for others in (Variants(exercise), Mutants(exercise)):
+    texts |= {name: others.text(name) for name in others}
 for name, text in texts.items():
     reports = [run_checks(checks, Submission(exercise, text), Ranks()) for checks in (visible_rubric(exercise), rubric)]
     marks[name] = [report.earned for report in reports]
@@ -50,7 +50,7 @@ GUIDE = """
 import json, re
 from pathlib import Path
 
-from autograder.mutants import Mutants, judging
+from autograder.mutants import Mutants, Variants, judging
 from labkit import catalogue
 from labkit.checks import Ranks, Submission, run_checks, visible_rubric
 from labkit.cli import main
@@ -66,8 +66,8 @@ assert main(["sync"]) == 0
 exercise = catalogue.find("mean_loss")
 rubric = next(one for one in judging.rubrics() if one.exercise == exercise)
 texts = {"the solution": exercise.source("solution")[0], "the template": exercise.source("template")[0]}
-texts |= {path.stem: path.read_text() for path in rubric.variant_paths}
-texts |= {name: Mutants(rubric.exercise).text(name) for name in Mutants(rubric.exercise)}
+for others in (Variants(exercise), Mutants(exercise)):
+    texts |= {name: others.text(name) for name in others}
 marks = {}
 for name, text in texts.items():
     reports = [run_checks(checks, Submission(exercise, text), Ranks()) for checks in (visible_rubric(exercise), rubric)]

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from judged_here import skip_unless_judged
 
 from autograder.judge import Judge
-from autograder.mutants import Mutants, judging
+from autograder.mutants import Mutants, Variants, judging
 from autograder.sandbox import Sandbox
 from labkit import catalogue
 from labkit.catalogue import Exercise
@@ -25,7 +24,7 @@ ENOUGH_MUTANTS = 6
 
 HIDDEN = {rubric.exercise.short_name: rubric for rubric in judging.rubrics()}
 MUTANTS = {name: Mutants(rubric.exercise) for name, rubric in HIDDEN.items()}
-VARIANTS = [(name, path) for name, rubric in HIDDEN.items() for path in rubric.variant_paths]
+VARIANTS = {name: Variants(rubric.exercise) for name, rubric in HIDDEN.items()}
 
 sandboxed = pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
 each = pytest.mark.parametrize("name", HIDDEN)
@@ -93,16 +92,20 @@ def test_the_template_gets_nothing(name: str) -> None:
 
 
 @sandboxed
-@pytest.mark.parametrize(("name", "path"), VARIANTS, ids=[f"{name}-{path.stem}" for name, path in VARIANTS])
-def test_other_right_solutions_get_full_marks(name: str, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "variant"), [pytest.param(name, one, id=f"{name}-{one}") for name in VARIANTS for one in VARIANTS[name]]
+)
+def test_other_right_solutions_get_full_marks(name: str, variant: str) -> None:
     rubric, visible = HIDDEN[name], visible_rubric(HIDDEN[name].exercise)
-    half = rubric.variant_paths.index(path) % 2  # of the checks; `python -m autograder.mutants` takes all hidden ones
+    text = VARIANTS[name].text(variant)
+    # half of the checks; `python -m autograder.mutants` takes all hidden ones
+    half = list(VARIANTS[name]).index(variant) % 2
     part = replace(visible, checks=visible.checks[half::2])
-    report = run_checks(part, Submission(rubric.exercise, path.read_text(), earlier(rubric.exercise)), Ranks())
+    report = run_checks(part, Submission(rubric.exercise, text, earlier(rubric.exercise)), Ranks())
     assert report.passed, report.text()
     checks = [check.name for check in rubric.checks][half::2]
     for once in (True, False):  # the judge repeats what may fail by chance
-        report = graded(name, path.read_text(), checks, once)
+        report = graded(name, text, checks, once)
         if report.passed:
             return
     pytest.fail(report.text())
@@ -170,6 +173,15 @@ def test_every_mutant_is_named_and_there(name: str) -> None:
         assert mutants.text(mutant) != mutants.base(mutant) and mutants.says(mutant), mutant
         assert stated.loses and stated.loses <= names, mutant
         assert stated.marks == sum(c.points for c in rubric.checks if c.name not in stated.loses), mutant
+
+
+@each
+def test_every_variant_is_described_and_differs_from_its_base(name: str) -> None:
+    variants = VARIANTS[name]
+    assert variants and not set(variants) & set(MUTANTS[name])
+    for variant in variants:
+        compile(variants.text(variant), variant, "exec")
+        assert variants.text(variant) != variants.base(variant) and variants.says(variant), variant
 
 
 @each

@@ -13,6 +13,7 @@ SECRET = (
     "judge.py",
     "nbgrader_config.py",
     "mutants.py",
+    "variants.py",
     "second_exercise.py",
     "test_adversarial_class.py",
 )
