@@ -104,14 +104,13 @@ def test_installed_versions_are_the_lock_s() -> None:
 def test_ci_fails_with_any_stage_and_closes_with_pytest_s_line(
     tmp_path: Path, bare: int, tests: int, status: int, last: str
 ) -> None:
-    """The stages, the system packages and apt-get are stand-ins: this tests how CI handles their exit statuses."""
+    """The stages are stand-ins, and no system package is missing: this tests how CI handles their exit statuses."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
-    programs = ("chromium", "bwrap", "slurmctld", "ip", "kubectl", "openssl", "apt-get")
     closing = (
         f'[ "$*" = "test --merge --slowest" ] || exit 0; echo "{last}"; [ {tests} = 0 ] || echo "lab test: failed"'
     )
-    scripts = {".ci/bare": f"exit {bare}", "lab": f"{closing}; exit {tests}", **dict.fromkeys(programs, "exit 0")}
+    scripts = {".ci/bare": f"exit {bare}", "lab": f"{closing}; exit {tests}"}
     for name, script in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)

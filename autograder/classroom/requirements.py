@@ -80,7 +80,7 @@ def _login(login: Login) -> Iterator[str]:
 
 
 def _gpus(site: Site) -> Iterator[str]:
-    has_package = importlib.util.find_spec("kubernetes_asyncio") is not None  # else the kind of servers reports it
+    has_package = importlib.util.find_spec("kubernetes") is not None  # else the kind of servers reports it
     if site.gpus is not None and site.gpus.kubernetes is not None and has_package:
         from autograder.classroom.gpus.kubernetes import rights  # imports torch: seconds in every `labkit hub`
 

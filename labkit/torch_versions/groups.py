@@ -223,10 +223,6 @@ def backward_pass_number() -> int:
     return torch._C._current_graph_task_id()
 
 
-all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""Collectives with one tensor for all ranks' parts, by their names before torch 2.13 where there are no others."""
-
 # C++ classes whose overloads are for callers; Python subclasses have one signature for each method
 Work: Any = c10d_bindings.Work
 

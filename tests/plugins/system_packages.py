@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import pytest
 from earlier_runs import EarlierRuns
@@ -43,6 +43,24 @@ def program(package: str) -> str | None:
     """Return the path of the package's program, None where it is not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS])
     return next((found for name in PROGRAMS[package] if (found := shutil.which(name, path=path))), None)
+
+
+def missing() -> list[str]:
+    """Return the packages for want of which tests would be skipped here."""
+    from autograder.sandbox.bwrap import bwrap
+
+    found = [package for package in PROGRAMS if program(package) is None]
+    try:
+        bwrap()
+    except FileNotFoundError:
+        found.append("bubblewrap")
+    return found
+
+
+def command_to_install(packages: Sequence[str]) -> str:
+    """Return the command for root of a Debian machine. prometheus recommends a service that no test needs."""
+    without = " prometheus-node-exporter-" if "prometheus" in packages else ""
+    return f"apt-get update && apt-get install -y {' '.join(packages)}{without}"
 
 
 def closing_line(skipped: list[str]) -> str:

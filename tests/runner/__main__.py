@@ -5,6 +5,7 @@
 ./lab test --merge               what CI runs: quick, one real run of each kind, and what the change reaches
 ./lab test --all [--shard 2/4]   also the exhaustive tests; a shard that was stopped goes on where it was
 ./lab test --list                prints what --merge chooses, and why
+./lab test --install-command     prints how to install the system packages that tests need and that are missing
 ./lab test --list-bare           the tests for a machine with Python alone; with --merge, those of that tier
 ./lab test --bare TESTS          those tests, on such a machine
 ./lab test --until-failure TEST [--busy 8]   again and again, beside eight busy processes
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "plugins"))
 import last_pass
 import outcome_log
 import plan
+import system_packages
 from changes import Checkout
 from sources import Sources
 from steps import Steps
@@ -43,6 +45,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--shard", type=_shard, metavar="K/N")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--list-bare", action="store_true")
+    parser.add_argument("--install-command", action="store_true")
     parser.add_argument("--slowest", action="store_true")
     parser.add_argument("--bare", action="store_true")
     if arguments[:1] == ["--until-failure"]:
@@ -54,6 +57,17 @@ def main(arguments: list[str]) -> int:
             return _ended(Steps(ROOT, Path(scratch), plan.bare(rest), [], Path(scratch, "outcomes")).run())
     if rest:
         os.execvp("pytest", ["pytest", *arguments])
+    missing = system_packages.missing()
+    if options.install_command:
+        print(system_packages.command_to_install(missing) if missing else "", end="")
+        return 0
+    if missing and os.environ.get("CI") == "true" and not (options.list or options.list_bare):
+        print(
+            f"lab test: tests need system packages that are not installed here: {', '.join(missing)}. Under CI=true a "
+            f"skipped test fails. This installs them:\n    {system_packages.command_to_install(missing)}",
+            file=sys.stderr,
+        )
+        return 2
     checkout = Checkout(ROOT)
     chosen = _plan(options, checkout)
     if options.list_bare:

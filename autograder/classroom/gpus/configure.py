@@ -12,7 +12,7 @@ from autograder.classroom.configured import Classroom
 from autograder.classroom.site import GPU_SERVICE, Gpus, Site
 from labkit.clusters.gpu_ledger import ADDRESS
 from labkit.clusters.kinds import PRESETS
-from labkit.clusters.kubernetes.api import HUB
+from labkit.clusters.kubernetes.login import HUB
 
 _PASSED_ON = ("SLURM_CONF", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """Variables by which the service finds the cluster."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import time
@@ -25,6 +24,8 @@ from autograder.classroom.gpus.ledger import Ledger, day_name
 from autograder.classroom.gpus.watch import Watch
 from autograder.classroom.pages.page import PREFIX, Elsewhere
 from autograder.classroom.site import GpuPods, port_of
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.login import as_service
 from labkit.clusters.kubernetes.manifest import SECRET_LIMIT_BYTES
 from labkit.clusters.kubernetes.pod_template import read_template
 
@@ -103,14 +104,14 @@ def application(classroom: configured.Classroom, watch: Watch) -> web.Applicatio
     )
 
 
-def open_to_pods(classroom: configured.Classroom, watch: Watch, cluster: Cluster, runs: Runs, pods: GpuPods) -> None:
+def open_to_pods(classroom: configured.Classroom, watch: Watch, api: Api, runs: Runs, pods: GpuPods) -> None:
     """Answer cells in pods at a port of their own, so that they need not reach the hub's proxy."""
     # its packages are those of servers on Kubernetes
     from autograder.classroom.gpus.kubernetes.front import MOST_RUNS, Front
 
     given, template = {"classroom": classroom}, read_template(pods.pod_template or None)
     handlers = [("/mine", Mine, given), ("/kubernetes/(.*)", Front, given)]
-    behind: dict[str, Any] = {"watch": watch, "cluster": cluster, "runs": runs, "turns": Turns(2 * MOST_RUNS)}
+    behind: dict[str, Any] = {"watch": watch, "cluster": Cluster(api), "runs": runs, "turns": Turns(2 * MOST_RUNS)}
     for_cells = web.Application(handlers, **behind, pods=pods, template=template)
     for_cells.listen(port_of(pods.hub_address), max_body_size=2 * SECRET_LIMIT_BYTES)
 
@@ -121,17 +122,15 @@ async def serve() -> None:
     site, address = classroom.site, urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     assert site.gpus is not None, "the hub starts this service only then"
     ledger = Ledger(classroom.folders.gpu_ledger)
-    async with contextlib.AsyncExitStack() as opened:
-        scheduler: Scheduler = slurm_jobs
-        if pods := site.gpus.kubernetes:
-            cluster = await opened.enter_async_context(Cluster.connected(pods.namespace))
-            runs = Runs(classroom.folders.gpu_ledger)
-            scheduler = PodJobs(cluster, runs)
-        watch = Watch(scheduler, ledger, site.gpus, classroom.learners, site.course.instructors)
-        if pods:
-            open_to_pods(classroom, watch, cluster, runs, pods)
-        application(classroom, watch).listen(int(address.port or 80), str(address.hostname), xheaders=True)
-        await keep_looking(watch)
+    scheduler: Scheduler = slurm_jobs
+    if pods := site.gpus.kubernetes:
+        api, runs = Api(as_service(), pods.namespace), Runs(classroom.folders.gpu_ledger)
+        scheduler = PodJobs(api, runs)
+    watch = Watch(scheduler, ledger, site.gpus, classroom.learners, site.course.instructors)
+    if pods:
+        open_to_pods(classroom, watch, api, runs, pods)
+    application(classroom, watch).listen(int(address.port or 80), str(address.hostname), xheaders=True)
+    await keep_looking(watch)
 
 
 def main() -> None:

@@ -40,10 +40,7 @@ class Watch:
     _threads: ThreadPoolExecutor = field(default_factory=ThreadPoolExecutor)
 
     async def in_thread(self, function: Callable[..., _T], *arguments: object) -> _T:
-        """Call a function that asks the scheduler, without blocking the loop.
-
-        The loop's own threads must stay free: each request to the API of Kubernetes needs one (aiohttp's proxies).
-        """
+        """Call a function that asks the scheduler, without blocking the loop or taking its own threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *arguments))
 
     def look(self) -> None:

@@ -10,14 +10,16 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from autograder.classroom.folders import Folders, give
-from autograder.classroom.kubernetes_api import forbidden, problems
 from autograder.classroom.limits.memory import scratch_bytes
 from autograder.classroom.site import Kubernetes, Site
 from autograder.classroom.spawners import containers
+
+if TYPE_CHECKING:
+    from labkit.clusters.kubernetes.api import Api
 
 _USER = 1000
 """User id of the image, and of a hub in the image of grading."""
@@ -96,25 +98,26 @@ def prepare(folders: Folders, spawner: Any) -> None:
 
 def missing(site: Site) -> list[str]:
     """Return which of the package, the cluster and the claim are missing."""
-    packages = list(containers.package("kubespawner", "jupyterhub-kubespawner", "kubernetes"))
+    packages = [
+        *containers.package("kubespawner", "jupyterhub-kubespawner", "kubernetes"),
+        *containers.package("kubernetes", "kubernetes", "kubernetes"),
+    ]
     return packages or list(_of_cluster(_table(site)))
 
 
 def _of_cluster(kubernetes: Kubernetes) -> Iterator[str]:
-    async def ask(api: Any) -> str:
-        from kubernetes_asyncio import client
+    from autograder.classroom.kubernetes_check import forbidden, problems  # imports torch: seconds in every hub
+    from labkit.clusters.kubernetes.errors import ApiRefused
 
-        if missing := await forbidden(api, kubernetes.namespace, RIGHTS):
+    def ask(api: Api) -> str:
+        if missing := forbidden(api, RIGHTS):
             return (
                 f"the hub may not do this in the namespace {kubernetes.namespace} of Kubernetes: "
                 f"{', '.join(missing)}; the role of cluster/jupyterhub/kubernetes/permissions.yaml allows it"
             )
-        core = client.CoreV1Api(api)
         try:
-            await core.read_namespaced_persistent_volume_claim(
-                kubernetes.classroom_claim, kubernetes.namespace, _request_timeout=20
-            )
-        except client.ApiException as problem:
+            api.get(api.path("v1", "persistentvolumeclaims", kubernetes.classroom_claim))
+        except ApiRefused as problem:
             if problem.status != 404:
                 raise
             return (
@@ -123,7 +126,7 @@ def _of_cluster(kubernetes: Kubernetes) -> Iterator[str]:
             )
         return ""
 
-    yield from problems(ask)
+    yield from problems(kubernetes.namespace, ask)
 
 
 def _table(site: Site) -> Kubernetes:

@@ -5,7 +5,6 @@ Its process may have threads and handles signals as torchrun's does; the node fo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -26,7 +25,7 @@ from labkit.clusters.forkserver.entry import Entry, Reporter
 from labkit.clusters.forkserver.rank_process import shared_file
 from labkit.clusters.job import Job
 from labkit.torch_versions.agents import ObservedAgent, poll_rendezvous_every, start_workers_with
-from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore
+from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore, wait_for
 
 _MONITOR_SECONDS = 0.02
 _POLL_SECONDS = 0.05
@@ -137,8 +136,7 @@ class _Agent(ObservedAgent):
 def _assemble(store: Store, nodes: int) -> None:
     """Return when `nodes` nodes have arrived here, or after `_ASSEMBLY`: a lost one must not hold up the others."""
     if store.add("labkit/nodes", 1) < nodes:
-        with contextlib.suppress(RuntimeError):  # the time is up
-            store.wait(["labkit/assembled"], _ASSEMBLY)
+        wait_for(store, ["labkit/assembled"], _ASSEMBLY)
     store.set("labkit/assembled", "")
 
 

@@ -1,64 +1,43 @@
-"""The cluster's API: plain dicts over HTTPS.
+"""The cluster's API: plain dicts over HTTPS, for notebooks and for a classroom's hub.
 
-Kubernetes' own package reads the kubeconfig, logs in and keeps connections; it is imported on first use. The contents
-are written here as JSON: the package's models take seconds to import and change between versions.
+This is the only client. It uses the package `kubernetes` to log in and to keep connections: `lightkube` and `kr8s` are
+smaller, but cannot log in everywhere that kubectl can (OIDC, some login programs). The hub, which must not wait, calls
+it in threads, since an asynchronous package would read kubeconfigs, certificates and errors a second time.
+Contents are JSON written here: the package's models take seconds to import and change between versions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from labkit.clusters.job import InvalidJob
+from labkit.clusters.kubernetes.errors import ApiRefused, ApiUnreachable, message, refusal
+from labkit.clusters.kubernetes.login import Login
 from labkit.transport import lines
 
-HUB = "LABKIT_KUBERNETES_API"
-"""Environment variable: the address under which a course's hub passes requests on to the cluster's API. The hub knows
-the learner by the server's token."""
-_HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
-_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
-_CONNECTIONS = 256
-_IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+if TYPE_CHECKING:
+    from urllib3 import Retry
+
+_CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
+_CONNECTIONS = 2000
+"""Maximum connections that are kept for further requests: a log that is followed is one, and a hub follows many."""
+_MOST_RETRIES, _RETRY_SECONDS = 5, 10
 _MERGE_PATCH = "application/merge-patch+json"
 
 
-class KubernetesError(InvalidJob):
-    """The cluster cannot be used as requested; the message has its answer, and what to try."""
-
-
-class ApiRefused(KubernetesError):
-    """The API has answered with an error. `status` is HTTP's: 403, 404, 409, 422, ..."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class ApiUnreachable(KubernetesError):
-    """The API does not answer."""
-
-
 class Api:
-    """One cluster, as one user, in one namespace. Threads may share it.
+    """One cluster, as one user, in one namespace. Threads may share it."""
 
-    context: of the kubeconfig; None: the cluster behind the course's hub, else its current one, or, without a
-        kubeconfig in a pod, that pod's own cluster.
-    Raises `KubernetesError` if the package is missing or no cluster is configured.
-    """
-
-    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        self._configuration, own = _configure(context)
+    def __init__(self, login: Login, namespace: str | None = None) -> None:
+        """namespace: None: that of `login`."""
         from kubernetes.client import ApiClient  # late: it takes a second or two
 
-        # each pod's log is a connection
+        self._configuration = login.configuration
         self._configuration.connection_pool_maxsize = _CONNECTIONS
-        self.namespace = namespace or own or "default"
+        self.namespace = namespace or login.namespace or "default"
         self._pool = ApiClient(self._configuration).rest_client.pool_manager
 
     @property
@@ -71,22 +50,29 @@ class Api:
 
     def create(self, thing: Mapping[str, Any]) -> Any:
         """Create an object and return it as in the API's answer."""
-        return self._ask("POST", self.path(thing["apiVersion"], thing["kind"]), body=thing)
+        return self._ask("POST", self.path_of(thing).rpartition("/")[0], body=thing)
 
     def patch(self, path: str, change: Mapping[str, Any]) -> Any:
         """Merge `change` into the object at `path`."""
-        return self._ask("PATCH", path, body=change, content=_MERGE_PATCH)
+        return self._ask("PATCH", path, body=change)
 
     def delete(self, path: str) -> None:
         """Delete the object at `path`, and then all that it owns; it may already be gone."""
-        with contextlib.suppress(_NotFound):
+        try:
             # Background: it is gone at once, and the objects that it owns follow
             self._ask("DELETE", path, body={"propagationPolicy": "Background"})
+        except ApiRefused as error:
+            if error.status != 404:
+                raise
 
-    def path(self, api_version: str, kind: str, name: str = "") -> str:
-        """Path of the objects of a kind in this namespace: `/apis/batch/v1/namespaces/lab/jobs`."""
+    def path(self, api_version: str, plural: str, name: str = "") -> str:
+        """Path of the objects of a kind in this namespace, or of one: `/apis/batch/v1/namespaces/lab/jobs`."""
         root = "/apis" if "/" in api_version else "/api"
-        return f"{root}/{api_version}/namespaces/{self.namespace}/{kind.lower()}s" + (f"/{name}" if name else "")
+        return f"{root}/{api_version}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    def path_of(self, thing: Mapping[str, Any]) -> str:
+        """Path of an object that the lab makes: a Job, a Secret, a Service, a TrainJob."""
+        return self.path(thing["apiVersion"], f"{thing['kind'].lower()}s", thing["metadata"]["name"])
 
     @contextlib.contextmanager
     def lines(self, path: str, silence: float, **query: str) -> Iterator[Iterator[bytes]]:
@@ -95,52 +81,40 @@ class Api:
         They end when the server ends them. Raises `ApiUnreachable` if the connection breaks, and if nothing has arrived
         for `silence` seconds. An incomplete last line is left out.
         """
-        response = self._send("GET", path, query, None, "", (_CONNECT_SECONDS, silence))
-        try:
-            yield _lines(response, self.address)
-        finally:
-            # a thread may still be reading
-            with contextlib.suppress(OSError, AttributeError):
-                response.connection.sock.shutdown(socket.SHUT_RDWR)
-            response.close()
+        with contextlib.closing(self.send("GET", path, query, seconds=silence)) as answer:
+            self._require_success("GET", answer)
+            yield _lines(answer)
 
-    def may(self, verb: str, group: str, plural: str) -> bool:
-        """Whether the cluster allows this user that action here. No answer counts as no."""
-        attributes = {"namespace": self.namespace, "verb": verb, "group": group, "resource": plural}
+    def may(self, verb: str, kind: str) -> bool:
+        """Whether the cluster allows this user that action here.
+
+        kind: of objects, named as for kubectl: `pods`, `pods/log`, `jobs.batch`.
+        """
+        resource, _, group = kind.partition(".")
+        resource, _, part = resource.partition("/")
+        attributes = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
+            "spec": {"resourceAttributes": attributes | ({"subresource": part} if part else {})},
         }
-        try:
-            answer = self._ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
-        except ApiRefused:
-            return False
+        answer = self._ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
         return bool(answer.get("status", {}).get("allowed"))
 
-    def _ask(
+    def send(
         self,
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        content: str = "application/json",
-    ) -> Any:
-        response = self._send(method, path, query or {}, body, content, (_CONNECT_SECONDS, _ANSWER_SECONDS))
-        try:
-            return json.loads(response.data)
-        finally:
-            response.release_conn()
+        body: object = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Answer:
+        """The API's answer, whatever its status, before its body has arrived; close it.
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-        content: str,
-        timeout: tuple[float, float],
-    ) -> Any:
+        seconds: how long to wait for the answer, and for each part of its body.
+        A request that the API rejects for now is repeated when the API says.
+        Raises `ApiUnreachable`.
+        """
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 
@@ -150,7 +124,7 @@ class Api:
             if setting["in"] == "header" and setting["value"]:
                 headers[setting["key"]] = setting["value"]
         if body is not None:
-            headers["Content-Type"] = content
+            headers["Content-Type"] = _MERGE_PATCH if method == "PATCH" else "application/json"
         url = self.address.rstrip("/") + quote(path) + (f"?{urlencode(query)}" if query else "")
         try:
             response = self._pool.request(
@@ -158,86 +132,86 @@ class Api:
                 url,
                 headers=headers,
                 body=None if body is None else json.dumps(body),
-                timeout=Timeout(connect=timeout[0], read=timeout[1]),
+                timeout=Timeout(connect=_CONNECT_SECONDS, read=seconds),
                 preload_content=False,
-                retries=False,
+                retries=_retries(),
             )
-            if method == "GET" and (response.status >= 500 or response.status == 429):
-                raise ApiUnreachable(f"the Kubernetes API at {self.address} is not well: {_message(response.data)}")
-            if response.status >= 400:
-                raise _refusal(response.status, response.data, self.namespace)
         except HTTPError as error:
             raise ApiUnreachable(
                 f"the Kubernetes API at {self.address} does not answer: {_why(error)}. "
-                "Is the network (a VPN) up? Does `kubectl get pods` work?"
+                "Is the network (a VPN) up? Does `kubectl get pods` work?",
+                _why(error),
             ) from None
-        return response
+        return Answer(response, self.address)
 
-
-class _NotFound(ApiRefused):
-    pass
-
-
-def _configure(context: str | None) -> tuple[Any, str]:
-    """The cluster and the user, as the package's Configuration; and the initial namespace."""
-    try:
-        from kubernetes import client, config
-    except ImportError:
-        raise KubernetesError(
-            "running on Kubernetes needs the package `kubernetes`: pip install 'labkit[kubernetes]', then restart the "
-            "notebook's kernel"
-        ) from None
-    files = os.environ.get("KUBECONFIG") or "~/.kube/config"
-    configuration = client.Configuration()
-    if context is None and (hub := os.environ.get(HUB)):
-        configuration.host = hub
-        configuration.api_key["authorization"] = f"bearer {os.environ.get(_HUB_TOKEN, '')}"
-        return configuration, ""
-    if any(Path(name).expanduser().is_file() for name in files.split(os.pathsep) if name):
+    def _ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> Any:
+        with contextlib.closing(self.send(method, path, query, body)) as answer:
+            self._require_success(method, answer)
+            content = answer.read()
         try:
-            contexts, chosen = config.list_kube_config_contexts(files)
-            known = {each["name"]: each for each in contexts}
-            if context is not None and context not in known:
-                raise KubernetesError(f"{files} has no context {context!r}; there are: {', '.join(known)}")
-            # this may run an organisation's own login program
-            config.load_kube_config(files, context=context, client_configuration=configuration)
-        except config.ConfigException as error:
-            raise KubernetesError(f"the kubeconfig {files} cannot be used: {error}") from None
-        return configuration, str((known[context] if context else chosen)["context"].get("namespace", ""))
-    try:
-        config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException:
-        raise KubernetesError(
-            f"nothing says where the Kubernetes cluster is: there is no kubeconfig ({files}), and this is no "
-            "pod with a service account. Ask for a kubeconfig; KUBECONFIG may name its file"
-        ) from None
-    return configuration, _IN_CLUSTER_NAMESPACE.read_text().strip() if _IN_CLUSTER_NAMESPACE.is_file() else ""
+            return json.loads(content)
+        except ValueError:  # a proxy's page
+            raise self._not_well(message(content)) from None
+
+    def _require_success(self, method: str, answer: Answer) -> None:
+        if method == "GET" and (answer.status >= 500 or answer.status == 429):
+            raise self._not_well(message(answer.read()))
+        if answer.status >= 400:
+            raise refusal(answer.status, answer.read(), self.namespace)
+
+    def _not_well(self, reason: str) -> ApiUnreachable:
+        return ApiUnreachable(f"the Kubernetes API at {self.address} is not well: {reason}", reason)
 
 
-def _refusal(status: int, body: bytes, namespace: str) -> ApiRefused:
-    """An error answer, for people."""
-    reason = _message(body) or f"HTTP {status}"
-    if status == 404:
-        return _NotFound(f"the cluster knows no such thing: {reason}", status)
-    if status == 401:
-        return ApiRefused(f"the cluster does not know you: {reason}. Log in again, or ask for a new kubeconfig", status)
-    if status == 403 and "exceeded quota" in reason:
-        return ApiRefused(f"{reason}. Ask for fewer nodes or GPUs, or wait until other runs have ended", status)
-    if status == 403 and "cannot" in reason:
-        return ApiRefused(
-            f"you may not do that in namespace {namespace!r}: {reason}. Another --namespace? Else show this to whoever "
-            "runs the cluster: docs/kubernetes.md has the role that is needed",
-            status,
-        )
-    return ApiRefused(f"the cluster refuses: {reason}", status)
+class Answer:
+    """An answer of the API. One thread reads its body; any may close it, which ends the reading."""
+
+    def __init__(self, response: Any, address: str) -> None:
+        self._response, self._address = response, address
+        self.status: int = response.status
+        self.content_type: str = response.headers.get("Content-Type", "application/json")
+
+    def part(self) -> bytes:
+        """The next part of the body, as soon as it arrives; empty at the end.
+
+        Raises `ApiUnreachable` if the connection breaks or the API falls silent.
+        """
+        from urllib3.exceptions import HTTPError
+
+        try:
+            # read1: the available data, without waiting for more
+            return bytes(self._response.read1(1 << 16))
+        except (HTTPError, OSError, ValueError, AttributeError) as error:  # the last two: closed by another thread
+            reason = f"it has stopped answering: {_why(error)}"
+            text = f"the Kubernetes API at {self._address} has stopped answering: {_why(error)}"
+            raise ApiUnreachable(text, reason) from None
+
+    def read(self) -> bytes:
+        """The rest of the body. Raises `ApiUnreachable`, as `part` does."""
+        return b"".join(iter(self.part, b""))
+
+    def close(self) -> None:
+        """End the answer; the connection is kept if the body has been read."""
+        # a thread may still be reading; RuntimeError: the body has been read
+        with contextlib.suppress(OSError, RuntimeError):
+            self._response.shutdown()
+        self._response.close()
 
 
-def _message(body: bytes) -> str:
-    try:
-        answer = json.loads(body)
-        return str(answer.get("message") or answer)
-    except (ValueError, AttributeError):
-        return body.decode(errors="replace")[:300].strip()
+def _retries() -> Retry:
+    """Rejected requests are repeated where the answer says when, as kubectl does; nothing else is."""
+    from urllib3 import Retry
+
+    return Retry(
+        total=_MOST_RETRIES,
+        connect=False,
+        read=False,
+        redirect=False,
+        other=0,
+        allowed_methods=None,
+        raise_on_status=False,
+        retry_after_max=_RETRY_SECONDS,
+    )
 
 
 def _why(error: Exception) -> str:
@@ -245,13 +219,7 @@ def _why(error: Exception) -> str:
     return str(reason).split(": ", 1)[-1][:200]
 
 
-def _lines(response: Any, address: str) -> Iterator[bytes]:
-    from urllib3.exceptions import HTTPError
-
+def _lines(answer: Answer) -> Iterator[bytes]:
     decoder = lines.Decoder()
-    try:
-        # read1: the available data, without waiting for more
-        while data := response.read1(1 << 16):
-            yield from decoder.feed(data)
-    except (HTTPError, OSError, ValueError, AttributeError) as error:  # the last two: closed by another thread
-        raise ApiUnreachable(f"the Kubernetes API at {address} has stopped answering: {_why(error)}") from None
+    while data := answer.part():
+        yield from decoder.feed(data)

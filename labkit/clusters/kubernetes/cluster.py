@@ -15,7 +15,9 @@ from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.job import GpusOrCores, InvalidJob, Job
 from labkit.clusters.kubernetes import manifest, torchrun_job, trainjob
-from labkit.clusters.kubernetes.api import Api, KubernetesError
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.errors import KubernetesError
+from labkit.clusters.kubernetes.login import as_person
 from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 from labkit.clusters.kubernetes.pod_template import read_template
 from labkit.clusters.kubernetes.sessions import delete_orphans, session
@@ -152,7 +154,7 @@ class KubernetesCluster:
 
     @functools.cached_property
     def _api(self) -> Api:
-        return Api(self.context, self.namespace)
+        return Api(as_person(self.context), self.namespace)
 
     @functools.cached_property
     def _patching(self) -> trainjob.Patching | None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.clusters.kubernetes import pods
-from labkit.clusters.kubernetes.api import Api, ApiRefused, ApiUnreachable, KubernetesError
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.errors import ApiRefused, ApiUnreachable, KubernetesError
 from labkit.clusters.kubernetes.manifest import ALIVE, Object
 
 _PATIENCE_SECONDS = 300.0
@@ -128,7 +129,7 @@ class Follower:
                 continue
 
     def _watch_pods(self) -> None:
-        path, known = self._api.path("v1", "Pod"), dict[str, Object]()
+        path, known = self._api.path("v1", "pods"), dict[str, Object]()
         patience = _Patience(self._tell)
         while not self._over.is_set():
             try:
@@ -143,6 +144,9 @@ class Follower:
                 self._watch(path, answer["metadata"]["resourceVersion"], known)
             except ApiUnreachable as error:
                 patience.is_tried(error)
+            except ApiRefused as error:
+                if error.status != 410:  # that version is too old: everything is listed again
+                    raise
             self._over.wait(_PAUSE_SECONDS)
 
     def _watch(self, path: str, version: str, known: dict[str, Object]) -> None:
@@ -169,7 +173,7 @@ class Follower:
 
     def _read_events(self) -> None:
         """Read the Job's events, the only place with the reason why no pods are created."""
-        path, pause = self._api.path("v1", "Event"), _PAUSE_SECONDS
+        path, pause = self._api.path("v1", "events"), _PAUSE_SECONDS
         while not self._over.wait(pause):
             for job in self._jobs:
                 try:
@@ -183,7 +187,7 @@ class Follower:
             pause = min(2 * pause, 10.0)
 
     def _follow(self, node: int, pod: str, container: str) -> None:
-        path, ended = self._api.path("v1", "Pod", pod) + "/log", self._ended[node]
+        path, ended = self._api.path("v1", "pods", pod) + "/log", self._ended[node]
         query = {"container": container, "follow": "true"}
         patience = _Patience(self._tell)
         last, last_came = -1, time.monotonic()
@@ -221,7 +225,7 @@ class Follower:
                 query["sinceSeconds"] = str(round(time.monotonic() - last_came + _OVERLAP_SECONDS))
 
     def _beat(self, secret: str, seconds: float) -> None:
-        path, beats = self._api.path("v1", "Secret", secret), 0
+        path, beats = self._api.path("v1", "secrets", secret), 0
         while not self._over.wait(seconds):
             beats += 1
             data = {ALIVE: base64.b64encode(str(beats).encode()).decode()}

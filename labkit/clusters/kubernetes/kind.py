@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.kinds import preset
-from labkit.clusters.kubernetes.api import Api, KubernetesError
+from labkit.clusters.kubernetes.api import Api
 from labkit.clusters.kubernetes.cluster import KubernetesCluster, kubernetes
+from labkit.clusters.kubernetes.errors import KubernetesError
+from labkit.clusters.kubernetes.login import as_person
 from labkit.clusters.options import BACKEND, GPUS_PER_NODE, NNODES, NPROC_PER_NODE, duration
 from labkit.command_line.finding import Finding, State
 
 
 def _examine() -> Finding:
     try:
-        api = Api(namespace=preset("kubernetes").get("namespace"))
+        api = Api(as_person(), preset("kubernetes").get("namespace"))
         version = api.get("/version")["gitVersion"]
+        kinds = ("jobs.batch", "services", "secrets")
+        missing = [kind.partition(".")[0] for kind in kinds if not api.may("create", kind)]
     except KubernetesError as error:
         return Finding(State.MISSING, str(error), "not needed on a laptop")
     seen = f"{version} at {api.address}, namespace {api.namespace}"
-    missing = [
-        resource
-        for resource in ("jobs", "services", "secrets")
-        if not api.may("create", "batch" if resource == "jobs" else "", resource)
-    ]
     if missing:
         return Finding(
             State.MISSING,

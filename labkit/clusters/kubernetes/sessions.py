@@ -16,7 +16,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.clusters.kubernetes.api import Api, KubernetesError
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.errors import KubernetesError
 
 _Held = dict[str, list[str]]
 """Paths by the API's address."""

@@ -13,7 +13,8 @@ from labkit.clusters import gpu_ledger
 from labkit.clusters.agent import LaunchPlan, Nodes, NodesLost
 from labkit.clusters.cluster import OnOutput, OnState, State
 from labkit.clusters.kubernetes import manifest, pods
-from labkit.clusters.kubernetes.api import Api, KubernetesError
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.errors import KubernetesError
 from labkit.clusters.kubernetes.following import (
     ApiTrouble,
     Follower,
@@ -39,9 +40,7 @@ class Submission:
         """owner: the Job or TrainJob; the others are deleted with it. Raises `KubernetesError` if one is rejected."""
         self._api = api
         self._plan = plan
-        self._paths = [
-            api.path(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in [owner, *others]
-        ]
+        self._paths = [api.path_of(each) for each in [owner, *others]]
         self._name: str = owner["metadata"]["name"]
         is_train_job = owner["kind"] == "TrainJob"
         self._container = "node" if is_train_job else manifest.CONTAINER
@@ -64,7 +63,7 @@ class Submission:
                 self._api.create(thing)
             owner = self._api.create(self._owner)
             for thing in self._others:
-                self._api.patch(self._path(thing), manifest.owned_by(owner))
+                self._api.patch(self._api.path_of(thing), manifest.owned_by(owner))
         except BaseException:
             self._delete()
             raise
@@ -199,10 +198,7 @@ class Submission:
         if ending:
             # they get SIGTERM, and report how their ranks ended
             with contextlib.suppress(KubernetesError):
-                self._api.delete(self._path(self._owner))
-
-    def _path(self, thing: Object) -> str:
-        return self._api.path(thing["apiVersion"], thing["kind"], thing["metadata"]["name"])
+                self._api.delete(self._api.path_of(self._owner))
 
     def _delete(self) -> None:
         for path in self._paths:

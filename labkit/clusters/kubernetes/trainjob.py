@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from labkit.clusters.kubernetes import manifest
 from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.errors import ApiRefused
 from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 
 GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
@@ -87,7 +88,11 @@ def available(api: Api, pod_template: Mapping[str, Any]) -> tuple[Patching | Non
         return None, f"its pods cannot be given {', '.join(sorted(unknown))} of the pod template"
     if GROUP not in [group["name"] for group in api.get("/apis")["groups"]]:
         return None, "the cluster has no Kubeflow Trainer"
-    if not api.may("create", GROUP, "trainjobs"):
+    try:
+        may_create = api.may("create", f"trainjobs.{GROUP}")
+    except ApiRefused:  # it does not answer such questions
+        may_create = False
+    if not may_create:
         return None, f"you may not create TrainJobs in namespace {api.namespace!r}"
     schemas = api.get(f"/openapi/v3/apis/{GROUP}/{VERSION}")["components"]["schemas"]
     fields: Mapping[str, Any] = {}

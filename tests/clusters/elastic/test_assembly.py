@@ -11,7 +11,7 @@ import pytest
 from waiting import wait_until
 
 from labkit.clusters.elastic import agent
-from labkit.torch_versions.stores import FileStore
+from labkit.torch_versions.stores import FileStore, TCPStore, wait_for
 
 
 class WatchedStore(FileStore):  # type: ignore[misc]  # typed as Any, see torch_versions
@@ -53,3 +53,14 @@ def test_a_node_that_never_comes_holds_nobody_up(tmp_path: Path, monkeypatch: py
     agent._assemble(FileStore(path), 3)
     monkeypatch.setattr(agent, "_ASSEMBLY", timedelta(hours=1))
     agent._assemble(FileStore(path), 3)  # a late one
+
+
+def test_a_store_that_is_lost_is_not_taken_for_a_time_that_is_up() -> None:
+    keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    other = TCPStore("127.0.0.1", keeper.port, is_master=False)
+    assert not wait_for(other, ["labkit/assembled"], timedelta(seconds=0.2))
+    keeper.set("labkit/assembled", "")
+    assert wait_for(other, ["labkit/assembled"], timedelta(hours=1))
+    del keeper
+    with pytest.raises(RuntimeError, match="onnection"):
+        wait_for(other, ["labkit/nodes"], timedelta(hours=1))

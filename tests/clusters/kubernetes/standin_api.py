@@ -49,10 +49,16 @@ class StandInApi(ThreadingHTTPServer):
         """Refuses new Jobs, in the words of the quota admission."""
         self.ended_by_hub = ""
         """Answers requests for events as a course's hub does that has ended the run: with this."""
+        self.rejections: dict[tuple[str, str], list[tuple[int, dict[str, str], str]]] = {}
+        """By (verb, plural): status, headers and body of the answers to the next requests, which are not served."""
         self.trainer: str | None = None
         """The field for pods of this cluster's TrainJobs; None: no Kubeflow Trainer."""
         self.cut_logs_after: list[int] = []
         """Bytes after which the next log streams break."""
+        self.cut_watches_after: list[int] = []
+        """Events after which the next watches break."""
+        self.cut_answers_after: list[int] = []
+        """Bytes after which the next answers of JSON break."""
         self.log_requests: list[dict[str, str]] = []
         self.read_log: Callable[[Object, bool, float | None], Iterator[bytes]] = lambda *_: iter(())
         self.over = False
@@ -84,7 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         try:
-            if self.headers.get("Authorization") != f"Bearer {self.server.token}":
+            scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+            if (scheme.lower(), token) != ("bearer", self.server.token):
                 raise Refusal(401, "Unauthorized", "Unauthorized")
             self._answer(unquote(parts.path).rstrip("/"), query, body)
         except Refusal as refusal:
@@ -127,6 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
                 f'{plural}{f".{group}" * bool(group)} is forbidden: User "learner" cannot {verb} resource "{what}" '
                 f'in API group "{group}" in the namespace "{namespace}"',
             )
+        if rejections := self.server.rejections.get((verb, what)):
+            status, headers, text = rejections.pop(0)
+            return self._send(status, headers, text.encode())
         if plural == "events" and self.server.ended_by_hub:
             raise Refusal(404, "NotFound", self.server.ended_by_hub)
         if verb == "create":
@@ -172,10 +182,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _watch(self, namespace: str, plural: str, chosen: Callable[[Object], bool], query: dict[str, str]) -> None:
         seconds, version = float(query.get("timeoutSeconds", 60)), int(query.get("resourceVersion") or 0)
+        left = self.server.cut_watches_after.pop(0) if self.server.cut_watches_after else None
         self._begin_stream("application/json")
         for kind, changed, thing in self.server.store.events_after(version, seconds, lambda: self.server.over):
             if changed == plural and thing["metadata"]["namespace"] == namespace and chosen(thing):
-                self._chunk(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
+                event = json.dumps({"type": kind, "object": thing}).encode() + b"\n"
+                if left == 0:
+                    self._chunk(event[: len(event) // 2])
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                left = None if left is None else left - 1
+                self._chunk(event)
         self._chunk(b"")
 
     def _log(self, pod: Object, query: dict[str, str]) -> None:
@@ -213,11 +230,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _json(self, content: Any, code: int = 200) -> None:
-        data = json.dumps(content).encode()
+        self._send(code, {"Content-Type": "application/json"}, json.dumps(content).encode())
+
+    def _send(self, code: int, headers: dict[str, str], data: bytes) -> None:
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
         self.end_headers()
+        if self.server.cut_answers_after:
+            self.wfile.write(data[: self.server.cut_answers_after.pop(0)])
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
         self.wfile.write(data)
 
 

@@ -32,7 +32,7 @@ class StandInCluster:
         self.store = Store()
         self.kubeconfig = folder / "kubeconfig"
         self.certificate = folder / "certificate.pem"
-        _make_certificate(self.certificate)
+        make_certificate(self.certificate)
         self.api = StandInApi(self.store, "a-token", self.certificate)
         environment = {
             # the image contains torch's commands and labkit: these
@@ -45,7 +45,8 @@ class StandInCluster:
         self.controllers = Controllers(self.store, gpus or {"node-a": 8, "node-b": 8})
         self.write_kubeconfig(self.api.url)
 
-    def write_kubeconfig(self, server: str, token: str = "a-token") -> None:
+    def write_kubeconfig(self, server: str, token: str = "a-token", **user: object) -> None:
+        """user: other ways to log in than by the token."""
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -53,7 +54,7 @@ class StandInCluster:
                 {"name": "standin", "cluster": {"server": server, "certificate-authority": str(self.certificate)}},
                 {"name": "gone", "cluster": {"server": "https://127.0.0.1:1"}},
             ],
-            "users": [{"name": "learner", "user": {"token": token}}],
+            "users": [{"name": "learner", "user": user or {"token": token}}],
             "contexts": [
                 {"name": "lab", "context": {"cluster": "standin", "user": "learner", "namespace": NAMESPACE}},
                 {"name": "gone", "context": {"cluster": "gone", "user": "learner"}},
@@ -77,7 +78,7 @@ class StandInCluster:
         wait_until(lambda: not self.names(), self.names)
 
 
-def _make_certificate(file: Path) -> None:
+def make_certificate(file: Path) -> None:
     """Make a certificate as clusters do: from an authority that only the kubeconfig knows."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(file)]
     names = ["-subj", "/CN=stand-in", "-addext", "subjectAltName=IP:127.0.0.1"]

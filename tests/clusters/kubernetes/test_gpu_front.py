@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from tornado import web
 from tornado.httpclient import AsyncHTTPClient
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
+from waiting import BROKEN_SECONDS
 
 from autograder.classroom.gpus.gpu_page import ForCells
 from autograder.classroom.gpus.kubernetes import cluster as cluster_module
@@ -31,6 +33,8 @@ from autograder.classroom.gpus.ledger import Ledger
 from autograder.classroom.gpus.watch import Watch
 from autograder.classroom.site import GpuPods, Gpus
 from labkit.clusters.kubernetes import manifest
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.login import as_service
 from labkit.clusters.kubernetes.manifest import Names, Shape
 
 PODS = GpuPods(image="lab:1", hub_address="http://hub:8082", namespace="lab")
@@ -52,7 +56,12 @@ class Place:
         data = None if body is None else json.dumps(body)
         client = AsyncHTTPClient(max_clients=200)
         answer = await client.fetch(
-            self.address + path, method=method, body=data, raise_error=False, allow_nonstandard_methods=True
+            self.address + path,
+            method=method,
+            body=data,
+            raise_error=False,
+            allow_nonstandard_methods=True,
+            request_timeout=BROKEN_SECONDS,
         )
         return answer.code, answer.body.decode()
 
@@ -74,14 +83,16 @@ def attack(standin: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async def run(steps: Callable[[Place], Awaitable[None]]) -> None:
         ledger = Ledger(tmp_path / "gpus.sqlite")
         runs = Runs(tmp_path / "gpus.sqlite")
-        async with Cluster.connected("lab") as cluster:
-            watch = Watch(PodJobs(cluster, runs), ledger, Gpus(cluster="kubernetes", kubernetes=PODS), ["ada"])
-            given: dict[str, Any] = {"watch": watch, "cluster": cluster, "runs": runs, "pods": PODS, "template": {}}
-            given["turns"] = turns = Turns(20)
-            socket, port = bind_unused_port()
-            server = HTTPServer(web.Application([("/kubernetes/(.*)", Front, {"classroom": None})], **given))
-            server.add_socket(socket)
+        api = Api(as_service(), "lab")
+        watch = Watch(PodJobs(api, runs), ledger, Gpus(cluster="kubernetes", kubernetes=PODS), ["ada"])
+        given: dict[str, Any] = {"watch": watch, "cluster": Cluster(api), "runs": runs, "pods": PODS, "template": {}}
+        given["turns"] = turns = Turns(20)
+        socket, port = bind_unused_port()
+        server = HTTPServer(web.Application([("/kubernetes/(.*)", Front, {"classroom": None})], **given))
+        server.add_socket(socket)
+        try:
             await steps(Place(f"http://127.0.0.1:{port}/kubernetes", standin, watch, runs, turns))
+        finally:
             server.stop()
             await server.close_all_connections()
 
@@ -106,20 +117,20 @@ def test_a_run_has_one_job_ever(attack: Attack) -> None:
 
 
 def test_no_job_is_made_for_a_run_that_is_being_deleted(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Cluster.send
+    ask = Cluster.ask
 
     async def steps(place: Place) -> None:
         deleting: list[asyncio.Task[Any]] = []
 
-        async def slow(cluster: Cluster, method: str, path: str, *more: Any, **named: Any) -> Any:
+        async def slow(cluster: Cluster, method: str, path: str, body: object) -> tuple[int, bytes]:
             if path.endswith("/networkpolicies"):
                 deleting.append(asyncio.create_task(place.ask("DELETE", f"{SECRETS}/{NAMES.run}")))
                 # the other of ada's two changes is the one that makes the Job
                 while not (deleting[0].done() or place.turns._begun["ada"] == 2):
                     await asyncio.sleep(0.01)
-            return await send(cluster, method, path, *more, **named)
+            return await ask(cluster, method, path, body)
 
-        monkeypatch.setattr(Cluster, "send", slow)
+        monkeypatch.setattr(Cluster, "ask", slow)
         assert (await place.ask("POST", SECRETS, manifest.secret(NAMES, b"x")))[0] == 201
         assert (await place.ask("POST", JOBS, job(1)))[0] == 201
         assert (await deleting[0])[0] == 200
@@ -147,25 +158,77 @@ def test_who_reads_slowly_keeps_few_connections_and_none_of_the_hub_s_own(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(front, "_MOST_STREAMS", 3)
-    monkeypatch.setattr(cluster_module, "_CONNECTIONS", 3)
+    monkeypatch.setattr(cluster_module, "_THREADS", 3)
 
     async def steps(place: Place) -> None:
         place.standin.api.read_log = lambda *_: iter([b"x" * 100_000] * 200)
-        pod = f"{NAMES.run}-0-abcde"
-        assert place.runs.begin(NAMES.run, "ada", epoch_seconds())
-        status = {"containerStatuses": [{"state": {"running": {}}}]}
-        place.standin.store.create("pods", "lab", {"metadata": {"name": pod, "labels": {}}, "status": status})
-        log = f"/api/v1/namespaces/lab/pods/{pod}/log"
-        address = urlsplit(place.address)
-        readers = [await asyncio.open_connection(address.hostname, address.port, limit=1000) for _ in range(3)]
-        for reader, writer in readers:
-            writer.write(f"GET {address.path}{log} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            assert b"200 OK" in await reader.readline()
+        log = pod_with_log(place)
+        readers = [await opened(place, log) for _ in range(3)]
         assert (await place.ask("GET", log))[0] == 429
         await place.watch.in_thread(place.watch.look)
         assert place.watch.problem == ""
         for _, writer in readers:
             writer.close()
+
+    attack(steps)
+
+
+def pod_with_log(place: Place) -> str:
+    """Make a pod of ada's; return the path of its log."""
+    pod = f"{NAMES.run}-0-abcde"
+    assert place.runs.begin(NAMES.run, "ada", epoch_seconds())
+    status = {"containerStatuses": [{"state": {"running": {}}}]}
+    place.standin.store.create("pods", "lab", {"metadata": {"name": pod, "labels": {}}, "status": status})
+    return f"/api/v1/namespaces/lab/pods/{pod}/log"
+
+
+async def opened(place: Place, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for a stream, and read its headers."""
+    address = urlsplit(place.address)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=1000)
+    writer.write(f"GET {address.path}{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert b"200 OK" in await reader.readline()
+    await reader.readuntil(b"\r\n\r\n")
+    return reader, writer
+
+
+def test_a_log_that_nobody_reads_any_more_has_no_thread(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_THREADS", 1)
+    monkeypatch.setattr(cluster_module, "_WAIT_SECONDS", BROKEN_SECONDS)
+    over = threading.Event()
+
+    def silent(*_: object) -> Iterator[bytes]:
+        yield b"the first line\n"
+        over.wait(BROKEN_SECONDS)
+
+    async def steps(place: Place) -> None:
+        place.standin.api.read_log = silent
+        reader, writer = await opened(place, f"{pod_with_log(place)}?follow=true")
+        assert b"the first line" in await reader.readuntil(b"line\n")
+        writer.close()
+        assert (await place.ask("GET", "/version"))[0] == 200
+        over.set()
+
+    attack(steps)
+
+
+def test_a_log_that_the_cluster_cuts_is_cut_for_the_learner_too(attack: Attack) -> None:
+    async def steps(place: Place) -> None:
+        place.standin.api.read_log = lambda *_: iter([b"one\n", b"two\n"])
+        place.standin.api.cut_logs_after = [6]
+        reader, writer = await opened(place, f"{pod_with_log(place)}?follow=true")
+        seen = await reader.read()
+        assert b"one" in seen and not seen.endswith(b"0\r\n\r\n")
+        writer.close()
+
+    attack(steps)
+
+
+def test_a_cluster_that_does_not_answer_is_told(attack: Attack) -> None:
+    async def steps(place: Place) -> None:
+        place.standin.api.close()
+        status, text = await place.ask("GET", "/version")
+        assert status == 502 and "the cluster's API does not answer: Failed to establish" in text
 
     attack(steps)
 

@@ -28,7 +28,7 @@ from autograder.classroom.spawners import kubernetes as kind
 from autograder.sandbox import Sandbox
 from labkit.clusters import Job, gpu_ledger
 from labkit.clusters.kubernetes import KubernetesError, kubernetes, manifest
-from labkit.clusters.kubernetes.api import HUB
+from labkit.clusters.kubernetes.login import HUB
 from labkit.clusters.kubernetes.manifest import Names, Shape
 from labkit.linux.free_port import free_port
 
@@ -115,7 +115,7 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster, class
     standin.api.forbidden.clear()
     standin.write_kubeconfig("https://127.0.0.1:1")
     (problem,) = requirements.missing(site)
-    assert "the API of Kubernetes does not answer: Cannot connect" in problem
+    assert "the API of Kubernetes does not answer: Failed to establish a new connection" in problem
     standin.write_kubeconfig(standin.api.url)
     standin.api.forbidden |= {("patch", "jobs"), ("create", "networkpolicies")}
     (problem,) = requirements.missing(site)

@@ -16,6 +16,7 @@ from waiting import wait_until
 from labkit.clusters import InvalidJob, Job, State, kinds
 from labkit.clusters.kubernetes import KubernetesError, kubernetes
 from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.login import as_person
 from labkit.clusters.kubernetes.sessions import delete_orphans
 from labkit.command_line import finding
 
@@ -174,7 +175,7 @@ def test_what_a_killed_kernel_left_is_deleted_by_the_next_one(standin: StandInCl
             break
     alive = _kinds(standin)
     assert alive == {"jobs", "pods", "secrets", "services"}
-    assert delete_orphans(Api()) == 0
+    assert delete_orphans(Api(as_person())) == 0
 
     kernel.kill()
     kernel.wait()
@@ -182,9 +183,9 @@ def test_what_a_killed_kernel_left_is_deleted_by_the_next_one(standin: StandInCl
     # another machine's, about which nothing is known here
     labels = {"app.kubernetes.io/managed-by": "labkit", "labkit/session": "0"}
     standin.store.create("secrets", "lab", {"metadata": {"name": "labkit-other", "labels": labels}, "data": {}})
-    assert delete_orphans(Api()) == 3
+    assert delete_orphans(Api(as_person())) == 3
     wait_until(lambda: standin.names() == ["secrets/labkit-other"], standin.names)
-    assert delete_orphans(Api()) == 0
+    assert delete_orphans(Api(as_person())) == 0
 
 
 def _kinds(standin: StandInCluster) -> set[str]:

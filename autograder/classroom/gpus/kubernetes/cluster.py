@@ -1,96 +1,96 @@
-"""The cluster's API, as the hub's account."""
+"""The cluster's API for the front: labkit's client, in threads. A stream keeps one from its first byte to its last."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
 
-from autograder.classroom.gpus.jobs import SchedulerFailed
-from autograder.classroom.kubernetes_api import log_in
+from labkit.clusters.kubernetes.api import Answer, Api
 
-_CONNECTIONS = 2000
-"""Maximum open connections: each log that a cell follows is one."""
-_CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
-_MERGE_PATCH = "application/merge-patch+json"
+_THREADS = 2000
+"""Maximum requests at a time: each log that a cell follows is one."""
+_WAIT_SECONDS = 5.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An answer that comes in parts."""
+
+    status: int
+    content_type: str
+    parts: AsyncIterator[bytes]
 
 
 class Cluster:
-    """One namespace. Made in a running event loop, and used there; `ask_from_thread` is for other threads."""
+    """One namespace, as the hub's account. Used in one event loop."""
 
-    def __init__(self, client: Any, own: Any, namespace: str) -> None:
-        """client, own: `ApiClient` for learners' requests, and one for the hub's own, which must never wait."""
-        self._client, self._own = client, own
-        self._loop = asyncio.get_running_loop()
-        self.namespace = namespace
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._threads = ThreadPoolExecutor(_THREADS, "kubernetes")
+        self._free = asyncio.Semaphore(_THREADS)
+        self.path = api.path
 
-    @classmethod
+    async def ask(self, method: str, path: str, body: object) -> tuple[int, bytes]:
+        """Return status and body of an answer, whatever its status.
+
+        Raises `ApiUnreachable`, and TimeoutError if too many requests are under way.
+        """
+
+        def whole() -> tuple[int, bytes]:
+            with contextlib.closing(self._api.send(method, path, body=body)) as answer:
+                return answer.status, answer.read()
+
+        async with self._thread():
+            return await self._call(whole)
+
     @contextlib.asynccontextmanager
-    async def connected(cls, namespace: str) -> AsyncIterator[Cluster]:
-        """Log in as the hub."""
-        from kubernetes_asyncio import client
+    async def stream(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[Stream]:
+        """Ask for what comes in parts. The end of the `with` block, or its cancellation, ends the connection.
 
-        configuration = client.Configuration()
-        await log_in(configuration)
-        configuration.connection_pool_maxsize = _CONNECTIONS
-        async with client.ApiClient(configuration) as api, client.ApiClient(configuration) as own:
-            yield cls(api, own, namespace)
+        seconds: how long to wait for each part.
+        Raises as `ask` does, as do the parts.
+        """
+        async with self._thread():
+            answer = await self._call(lambda: self._api.send("GET", path, query, seconds=seconds), Answer.close)
+            try:
+                yield Stream(answer.status, answer.content_type, self._parts(answer))
+            finally:
+                answer.close()
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        seconds: float | None = ANSWER_SECONDS,
-    ) -> Any:
-        """Return aiohttp's response, whatever its status; close it. path: `/api/v1/...`; seconds: None: no limit."""
-        return await self._send(self._client, method, path, query, body, seconds)
+    async def _parts(self, answer: Answer) -> AsyncIterator[bytes]:
+        while data := await self._call(answer.part, interrupt=answer.close):
+            yield data
 
-    async def _send(
-        self,
-        client: Any,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: object,
-        seconds: float | None,
-    ) -> Any:
-        from aiohttp import ClientTimeout
-
-        content = _MERGE_PATCH if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json", "Content-Type": content}
-        await client.update_params_for_auth(headers, [], ["BearerToken"])
-        return await client.rest_client.request(
-            method,
-            client.configuration.host + path,
-            query_params=list((query or {}).items()),
-            headers=headers,
-            body=body,
-            _preload_content=False,
-            _request_timeout=ClientTimeout(total=seconds, connect=_CONNECT_SECONDS),
-        )
-
-    def path(self, group: str, plural: str, name: str = "") -> str:
-        """Return the path of objects. group: `api/v1`."""
-        return f"/{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
-
-    def ask_from_thread(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None
-    ) -> Any:
-        """Return the answer; an object that is gone already counts as deleted. Raises `SchedulerFailed`."""
-        from aiohttp import ClientError
-
-        async def ask() -> tuple[int, bytes]:
-            async with await self._send(self._own, method, path, query, body, ANSWER_SECONDS) as response:
-                return response.status, await response.read()
-
+    @contextlib.asynccontextmanager
+    async def _thread(self) -> AsyncIterator[None]:
+        async with asyncio.timeout(_WAIT_SECONDS):
+            await self._free.acquire()
         try:
-            status, answer = asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
-        except (ClientError, OSError, TimeoutError) as problem:
-            raise SchedulerFailed(f"the API of Kubernetes: {type(problem).__name__}: {problem}") from None
-        if status >= 400 and not (method == "DELETE" and status == 404):
-            raise SchedulerFailed(f"the API of Kubernetes: {answer.decode(errors='replace')[:500]}")
-        return json.loads(answer)
+            yield
+        finally:
+            self._free.release()
+
+    async def _call(
+        self,
+        function: Callable[[], _T],
+        discard: Callable[[_T], None] = lambda _: None,
+        interrupt: Callable[[], None] = lambda: None,
+    ) -> _T:
+        """Call a function in a thread. A cancelled call ends when its thread is free again, so that nobody has two.
+
+        discard: what to do with the result of a cancelled call. interrupt: what ends a call early.
+        """
+        call = asyncio.get_running_loop().run_in_executor(self._threads, function)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            interrupt()
+            await asyncio.wait([call])
+            if call.exception() is None:
+                discard(call.result())
+            raise

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from aiohttp import ClientError
 from tornado import web
 from tornado.iostream import StreamClosedError
 
@@ -23,20 +22,24 @@ from autograder.classroom.gpus import rules
 from autograder.classroom.gpus.gpu_page import ForCells
 from autograder.classroom.gpus.jobs import SchedulerFailed
 from autograder.classroom.gpus.kubernetes import shapes
-from autograder.classroom.gpus.kubernetes.cluster import ANSWER_SECONDS, Cluster
+from autograder.classroom.gpus.kubernetes.cluster import Cluster
 from autograder.classroom.gpus.kubernetes.runs import Runs
-from autograder.classroom.gpus.kubernetes.shapes import GROUPS, RUN, OtherShape
+from autograder.classroom.gpus.kubernetes.shapes import API_VERSIONS, RUN, OtherShape
 from autograder.classroom.gpus.kubernetes.turns import TooMany, Turns
 from autograder.classroom.site import GpuPods
+from labkit.clusters.kubernetes.api import ANSWER_SECONDS
+from labkit.clusters.kubernetes.errors import ApiUnreachable
 from labkit.clusters.kubernetes.manifest import CONTAINER, WAIT_LIMIT_SECONDS
 
-_POLICIES = "apis/networking.k8s.io/v1"
+_POLICIES = "networking.k8s.io/v1"
 _REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 MOST_RUNS, _MOST_STREAMS = 16, 100
 """Limits of one learner at a time: each run has three objects in the cluster, each stream is a connection."""
 _MOST_A_DAY, _DAY_SECONDS = 2000, 86400
 """Runs that one learner may begin: each leaves a row in the table."""
 _SPARE_SECONDS = 3600
+_SILENCE_SECONDS = 600.0
+"""Maximum silence of a log or a watch. labkit's client asks again much earlier."""
 
 
 class Front(ForCells):
@@ -61,7 +64,7 @@ class Front(ForCells):
 
     async def get(self, path: str) -> None:
         """Answer with the pods of a run and their changes, a pod's log, events of a run, or the cluster's version."""
-        pods, events = (self._cluster.path("api/v1", plural)[1:] for plural in ("pods", "events"))
+        pods, events = (self._cluster.path("v1", plural)[1:] for plural in ("pods", "events"))
         query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
         if path == "version":
             await self._pass_on("/version")
@@ -89,7 +92,9 @@ class Front(ForCells):
             await self._make(path)
 
     async def _make(self, path: str) -> None:
-        plural = next((kind for kind, group in GROUPS.items() if path == self._cluster.path(group, kind)[1:]), "")
+        plural = next(
+            (each for each, version in API_VERSIONS.items() if path == self._cluster.path(version, each)[1:]), ""
+        )
         if not plural:
             raise _nothing_else()
         sent, user = self._body(), self.user
@@ -202,7 +207,7 @@ class Front(ForCells):
         review = self._body()
         try:
             attributes = review["spec"]["resourceAttributes"]
-            allowed = attributes["verb"] == "create" and attributes["resource"] in GROUPS
+            allowed = attributes["verb"] == "create" and attributes["resource"] in API_VERSIONS
         except (LookupError, TypeError):
             raise web.HTTPError(400, "this is no SelfSubjectAccessReview") from None
         self.set_status(201)
@@ -210,8 +215,8 @@ class Front(ForCells):
 
     def _object(self, path: str) -> tuple[str, str]:
         """Return kind and name of an own object. Raises `web.HTTPError`."""
-        for plural, group in GROUPS.items():
-            if match := re.fullmatch(rf"{re.escape(self._cluster.path(group, plural)[1:])}/([^/]+)", path):
+        for plural, version in API_VERSIONS.items():
+            if match := re.fullmatch(rf"{re.escape(self._cluster.path(version, plural)[1:])}/([^/]+)", path):
                 return plural, self._own(f"({RUN})", match[1])
         raise _nothing_else()
 
@@ -233,9 +238,8 @@ class Front(ForCells):
     async def _ask(self, method: str, path: str, body: object) -> tuple[int, bytes]:
         """Return status and answer of the cluster. Raises `web.HTTPError` if it does not answer."""
         try:
-            async with await self._cluster.send(method, path, body=body) as response:
-                return response.status, await response.read()
-        except (ClientError, OSError, TimeoutError) as problem:
+            return await self._cluster.ask(method, path, body)
+        except (ApiUnreachable, TimeoutError) as problem:
             raise _no_answer(problem) from None
 
     def _answer(self, status: int, answer: bytes) -> None:
@@ -262,19 +266,22 @@ class Front(ForCells):
             self._streaming = None
             self._streams[self.user] -= 1
 
-    async def _stream(self, path: str, query: dict[str, str] | None, seconds: float | None) -> None:
+    async def _stream(self, path: str, query: dict[str, str] | None, limit: float | None) -> None:
         begun = False
         try:
-            async with await self._cluster.send("GET", path, query, seconds=seconds) as response:
-                self.set_status(response.status)
-                self.set_header("Content-Type", response.headers.get("Content-Type", "application/json"))
+            async with (
+                asyncio.timeout(limit),
+                self._cluster.stream(path, query or {}, limit or _SILENCE_SECONDS) as stream,
+            ):
+                self.set_status(stream.status)
+                self.set_header("Content-Type", stream.content_type)
                 begun = True
                 await self.flush()  # a client waits for this before the first line of a log
-                async for data in response.content.iter_any():
+                async for data in stream.parts:
                     self.write(data)
                     await self.flush()
                 await self.finish()
-        except (ClientError, OSError, TimeoutError) as problem:
+        except (ApiUnreachable, TimeoutError) as problem:
             if not begun:
                 raise _no_answer(problem) from None
             # the client must see that a stream was cut
@@ -302,4 +309,5 @@ def _not_passed_on(problem: OtherShape) -> web.HTTPError:
 
 
 def _no_answer(problem: Exception) -> web.HTTPError:
-    return web.HTTPError(502, f"the cluster's API does not answer: {type(problem).__name__}")
+    why = problem.reason if isinstance(problem, ApiUnreachable) else type(problem).__name__
+    return web.HTTPError(502, f"the cluster's API does not answer: {why}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from autograder.classroom.gpus.jobs import Job
-from autograder.classroom.gpus.kubernetes.cluster import Cluster
+from autograder.classroom.gpus.jobs import Job, SchedulerFailed
 from autograder.classroom.gpus.kubernetes.runs import Runs
-from autograder.classroom.gpus.kubernetes.shapes import GPU, GROUPS, USER_LABEL, user_of
+from autograder.classroom.gpus.kubernetes.shapes import API_VERSIONS, GPU, USER_LABEL, user_of
+from labkit.clusters.kubernetes.api import Api
+from labkit.clusters.kubernetes.errors import ApiRefused, ApiUnreachable
 
 _JOB_NAME = "job-name"
 
@@ -18,19 +20,19 @@ _JOB_NAME = "job-name"
 class PodJobs:
     """A run is one job. Its pods hold all of its GPUs from when the first has a node until the last has ended."""
 
-    def __init__(self, cluster: Cluster, runs: Runs) -> None:
-        self._cluster, self._runs = cluster, runs
+    def __init__(self, api: Api, runs: Runs) -> None:
+        self._api, self._runs = api, runs
         self._starts: dict[str, int] = {}
         """Start times of runs' pods: those of a deleted run vanish one by one, perhaps the first one first."""
 
     def jobs_of(self, users: Collection[str]) -> list[Job]:
-        """Return the runs of these users. Called from another thread than the loop's. Raises `SchedulerFailed`."""
+        """Return the runs of these users. Raises `SchedulerFailed`."""
         pods: dict[str, list[Any]] = {}
         # pods outlive a Job that was deleted, until they have ended. They are listed first: a run that ends in between
         # is then seen with its pods, and one that begins in between by the next look
-        for pod in self._list("api/v1", "pods"):
+        for pod in self._list("v1", "pods"):
             pods.setdefault(pod["metadata"]["labels"].get(_JOB_NAME, ""), []).append(pod)
-        jobs = {job["metadata"]["name"]: job for job in self._list("apis/batch/v1", "jobs")}
+        jobs = {job["metadata"]["name"]: job for job in self._list("batch/v1", "jobs")}
         runs, starts = [], {}
         for name in sorted({*pods, *jobs} - {""}, key=lambda name: (_made(jobs.get(name), pods.get(name, [])), name)):
             run = _run(name, jobs.get(name), pods.get(name, []), self._starts.get(name, 0))
@@ -46,22 +48,32 @@ class PodJobs:
 
     def cancel(self, job_id: str) -> None:
         """Delete a run: its Job with the pods, and what was made for them. Raises `SchedulerFailed`."""
-        for plural, group in GROUPS.items():
-            path = self._cluster.path(group, plural, job_id)
-            self._cluster.ask_from_thread("DELETE", path, body={"propagationPolicy": "Background"})
+        for plural, version in API_VERSIONS.items():
+            with _scheduler():
+                self._api.delete(self._api.path(version, plural, job_id))
         self._runs.end(job_id)
 
     def shorten(self, job_id: str, minutes: int) -> None:
         """Let a run's pods end so many minutes after the first of them has begun. Raises `SchedulerFailed`."""
-        path = self._cluster.path("apis/batch/v1", "jobs", job_id)
-        # pods' own limits could be changed only one by one
-        seconds = 60 * minutes + _waited(self._cluster.ask_from_thread("GET", path), self._starts.get(job_id, 0))
-        self._cluster.ask_from_thread("PATCH", path, body={"spec": {"activeDeadlineSeconds": seconds}})
+        path = self._api.path("batch/v1", "jobs", job_id)
+        with _scheduler():
+            # pods' own limits could be changed only one by one
+            seconds = 60 * minutes + _waited(self._api.get(path), self._starts.get(job_id, 0))
+            self._api.patch(path, {"spec": {"activeDeadlineSeconds": seconds}})
 
-    def _list(self, group: str, plural: str) -> list[Any]:
-        path = self._cluster.path(group, plural)
-        items: list[Any] = self._cluster.ask_from_thread("GET", path, {"labelSelector": USER_LABEL})["items"]
+    def _list(self, version: str, plural: str) -> list[Any]:
+        with _scheduler():
+            items: list[Any] = self._api.get(self._api.path(version, plural), labelSelector=USER_LABEL)["items"]
         return items
+
+
+@contextlib.contextmanager
+def _scheduler() -> Iterator[None]:
+    """Raise `SchedulerFailed` for what the API refuses or does not answer."""
+    try:
+        yield
+    except (ApiRefused, ApiUnreachable) as problem:
+        raise SchedulerFailed(f"the API of Kubernetes: {problem.reason}") from None
 
 
 def _run(name: str, job: Any, pods: list[Any], known_start: int) -> Job:

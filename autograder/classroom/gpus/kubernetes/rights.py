@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from autograder.classroom.kubernetes_api import forbidden, problems
+from autograder.classroom.kubernetes_check import forbidden, problems
 from autograder.classroom.site import GpuPods
 from labkit.clusters.job import InvalidJob
+from labkit.clusters.kubernetes.api import Api
 from labkit.clusters.kubernetes.pod_template import read_template
 
 RIGHTS = {
@@ -29,8 +29,8 @@ def missing(pods: GpuPods) -> Iterator[str]:
     except InvalidJob as problem:
         yield f"[gpus.kubernetes] pod_template: {problem}"
 
-    async def ask(api: Any) -> str:
-        lacks = await forbidden(api, pods.namespace, RIGHTS)
+    def ask(api: Api) -> str:
+        lacks = forbidden(api, RIGHTS)
         if not lacks:
             return ""
         return (
@@ -38,4 +38,4 @@ def missing(pods: GpuPods) -> Iterator[str]:
             "the role of cluster/jupyterhub/kubernetes/gpus/permissions.yaml allows it"
         )
 
-    yield from problems(ask)
+    yield from problems(pods.namespace, ask)

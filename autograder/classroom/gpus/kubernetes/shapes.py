@@ -18,8 +18,8 @@ from labkit.clusters.kubernetes.manifest import Names, Object, Shape
 
 GPU = "nvidia.com/gpu"
 USER_LABEL = "labkit/user"
-GROUPS = {"jobs": "apis/batch/v1", "secrets": "api/v1", "services": "api/v1"}
-"""API group of each kind of objects that a run has."""
+API_VERSIONS = {"jobs": "batch/v1", "secrets": "v1", "services": "v1"}
+"""API version of each kind of objects that a run has."""
 RUN = r"labkit-[0-9a-f]{10}"
 """A run's name, as labkit chooses it."""
 _SESSION = re.compile(r"[0-9a-f]{16}")

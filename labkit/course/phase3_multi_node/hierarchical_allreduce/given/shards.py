@@ -12,7 +12,7 @@ from torch.distributed import ReduceOp
 from labkit.course.arguments import integer, require
 from labkit.course.collective_arguments import combining, contiguous
 from labkit.course.phase3_multi_node.hierarchical_allreduce.given.nodes import Node
-from labkit.torch_versions.groups import all_gather_single, reduce_scatter_single
+from labkit.torch_versions.collectives import all_gather_single, reduce_scatter_single
 
 
 class Started:
