@@ -117,9 +117,9 @@ def section(rubric: Rubric) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """Return autograder/course/README.md, all exercises."""
-    return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
+def page(folder: Path) -> str:
+    """Return autograder/course/README.md of a course folder, with all of its exercises."""
+    return "\n".join([HEAD, *(section(rubric) for rubric in rubrics() if rubric.exercise.root == folder)])
 
 
 def rubrics() -> Iterator[Rubric]:
