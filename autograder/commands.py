@@ -92,6 +92,12 @@ def add(commands: Any) -> None:
     new = commands.add_parser("new-exercise", help="make every file of a new exercise from skeletons; for authors")
     new.add_argument("name", metavar="PHASE/NAME", nargs="?", help="such as phase3_multi_node/ddp")
     new.add_argument("--number", type=_count, metavar="N", help="its place in the course (default: the next)")
+    new.add_argument(
+        "--into",
+        type=Path,
+        metavar="FOLDER",
+        help="your own exercises, outside of the lab (default: $LABKIT_EXERCISES, else the lab)",
+    )
     new.add_argument("--check", action="store_true", help="list what is missing or still to be filled in")
     new.set_defaults(run=_new_exercise)
 
@@ -176,7 +182,7 @@ def _new_exercise(options: argparse.Namespace) -> int:
         raise CommandError("give either the name of the new exercise, PHASE/NAME, or --check")
     from autograder.authoring import new_exercise
 
-    return new_exercise.check() if options.check else new_exercise.main(options.name, options.number)
+    return new_exercise.check() if options.check else new_exercise.main(options.name, options.number, options.into)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -6,8 +6,9 @@
     nbgrader generate_feedback phase3_multi_node
     nbgrader export --to grades.csv
 
-The source is `notebooks/` of the tree. Everything that grading produces (release, submitted, autograded, feedback,
-gradebook.db) goes to `course/` of the tree, or to the folder given by `LABKIT_COURSE` or `--course-dir`.
+The source is `notebooks/` of the tree, together with that of an instructor's own exercises. Everything that grading
+produces (release, submitted, autograded, feedback, gradebook.db) goes to `course/` of the tree, or to the folder given
+by `LABKIT_COURSE` or `--course-dir`.
 """
 
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from sqlalchemy.exc import SAWarning
 
 from autograder.intake.autograde import install
+from autograder.source_notebooks import source_folder
 from labkit import catalogue
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  nbgrader defines it
@@ -36,7 +38,7 @@ _course.mkdir(parents=True, exist_ok=True)
 # `labkit hub` passes the name that its settings give the course
 c.CourseDirectory.course_id = os.environ.get("LABKIT_COURSE_NAME") or "distributed-training"
 c.CourseDirectory.root = str(_course)
-c.CourseDirectory.source_directory = str(catalogue.root().resolve() / "notebooks")
+c.CourseDirectory.source_directory = str(source_folder(_course))
 
 # Refuses submissions that are not their author's. Where all learners share one system user, authorship cannot be
 # checked: then set `c.ExchangeCollect.check_owner = False`.

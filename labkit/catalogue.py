@@ -1,6 +1,7 @@
 """The catalogue of exercises: their order in the course, the facts about each, and where its module is.
 
-`labkit/catalogue.toml` lists them; there is no other list. `labkit new-exercise` enters a new one.
+`labkit/catalogue.toml` lists them; there is no other list. `labkit new-exercise` enters a new one. An instructor's own
+exercises may be in a folder outside of the lab, which is laid out as the lab's and has a catalogue of its own.
 """
 
 from __future__ import annotations
@@ -13,17 +14,27 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from labkit.linux.files import replace_text
 
 Origin = Literal["yours", "template", "solution"]
 
+OWN_ROOT = "LABKIT_EXERCISES"
+"""Environment variable that names the course folder of an instructor's own exercises."""
+FIRST_OWN_NUMBER = 50
+"""Number of the first exercise there. The lab's own numbers stay below it, so that an upgrade of the lab takes none."""
+
 _CHECKOUT = Path(__file__).resolve().parent.parent
+_CATALOGUE = "labkit/catalogue.toml"
 
 
 class UnknownExercise(ValueError):
     """There is no exercise of that name; the message suggests similar names."""
+
+
+class WrongCatalogue(ValueError):
+    """A catalogue is missing or contradicts itself; the message names its file."""
 
 
 class MissingModule(ValueError):
@@ -33,6 +44,58 @@ class MissingModule(ValueError):
 def root() -> Path:
     """Return the course folder, which holds `templates/` and `solutions/`. `LABKIT_ROOT` overrides it."""
     return Path(os.environ.get("LABKIT_ROOT") or _CHECKOUT)
+
+
+def own_root() -> Path | None:
+    """Return the course folder of an instructor's own exercises, named by `LABKIT_EXERCISES`; None if that is not set.
+
+    Raises `WrongCatalogue` for a folder without a catalogue, and for one that overlaps with the lab's.
+    """
+    folder = _named_own_root()
+    if folder is None:
+        return None
+    if overlapping := overlaps_with_lab(folder):
+        raise WrongCatalogue(f"{OWN_ROOT} is {folder}, which overlaps with the lab in {overlapping}: move it elsewhere")
+    if not catalogue_path(folder).is_file():
+        raise WrongCatalogue(
+            f"{OWN_ROOT} is {folder}, where there is no {_CATALOGUE}: set it to the folder's new place, or unset it"
+        )
+    return folder
+
+
+def overlaps_with_lab(folder: Path) -> Path | None:
+    """Return the lab's folder if one of the two is in the other; None if they are apart.
+
+    Hidden parts of one might be visible as parts of the other, and an upgrade of the lab might change `folder`.
+    """
+    for lab in (root().resolve(), _CHECKOUT):
+        if folder.is_relative_to(lab) or lab.is_relative_to(folder):
+            return lab
+    return None
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment variable by which other processes find `own_root()`; empty if there is none."""
+    folder = own_root()
+    return {} if folder is None else {OWN_ROOT: str(folder)}
+
+
+def code_folders() -> tuple[Path, ...]:
+    """Return the folders of the lab's code: the package, and `labkit/` of an instructor's own exercises."""
+    own = _named_own_root()
+    package = Path(__file__).parent
+    return (package,) if own is None else (package, own / "labkit")
+
+
+def _named_own_root() -> Path | None:
+    named = os.environ.get(OWN_ROOT)
+    return Path(named).expanduser().resolve() if named else None
+
+
+def roots() -> tuple[Path, ...]:
+    """Return the course folders: the lab's, then that of an instructor's own exercises if there is one."""
+    own = own_root()
+    return (root(),) if own is None else (root(), own)
 
 
 def workspace() -> Path:
@@ -46,6 +109,11 @@ def guides() -> Path:
     """
     folder, link = root() / "docs", workspace() / "docs"
     return link if link.is_symlink() and os.path.realpath(link) == os.path.realpath(folder) else folder
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as messages show it: below the lab's folder if it is there."""
+    return str(path.relative_to(root()) if path.is_relative_to(root()) else path)
 
 
 @dataclass(frozen=True)
@@ -86,12 +154,18 @@ class Exercise:
         return f"{self.name}.py"
 
     @property
+    def root(self) -> Path:
+        """The course folder that has its files: that of an instructor's own exercises if its catalogue lists it."""
+        own = own_root()
+        return own if own is not None and self.name in _names(catalogue_path(own)) else root()
+
+    @property
     def paths(self) -> dict[Origin, Path]:
         """Paths of the existing versions of the module."""
         return {
             "yours": workspace() / self.filename,
-            "template": root() / "templates" / self.filename,
-            "solution": root() / "solutions" / self.filename,
+            "template": self.root / "templates" / self.filename,
+            "solution": self.root / "solutions" / self.filename,
         }
 
     @property
@@ -116,7 +190,7 @@ class Exercise:
     @property
     def notebook(self) -> Path:
         """Path of the solved notebook. Raises `UnknownExercise`."""
-        return root() / "notebooks" / self.notebook_name
+        return self.root / "notebooks" / self.notebook_name
 
     @property
     def entry(self) -> Entry:
@@ -148,7 +222,7 @@ class Exercise:
         `questions.py`), `autograder` what they have not (`rubric.py`, mutants, variants), `tests` its tests and
         `benchmark.py`, which no package has.
         """
-        in_course = root() / owner / "course" / self.name
+        in_course = self.root / owner / "course" / self.name
         if in_course.is_dir() or owner == "tests":
             return in_course
         package = importlib.util.find_spec(owner)
@@ -185,37 +259,74 @@ class Exercise:
         return history / f"{len(list(history.iterdir())) + 1:04d}.py"
 
 
-def catalogue_path() -> Path:
-    """File of the catalogue: in the course tree, else in the installed package."""
-    in_course = root() / "labkit" / "catalogue.toml"
+def catalogue_path(folder: Path | None = None) -> Path:
+    """File of the catalogue in a course folder; by default the lab's, in the course tree or the installed package."""
+    if folder is not None:
+        return folder / _CATALOGUE
+    in_course = root() / _CATALOGUE
     return in_course if in_course.is_file() else Path(__file__).with_name("catalogue.toml")
 
 
 def entries() -> tuple[Entry, ...]:
-    """Return the catalogue's entries, in the course's order. Raises ValueError for a file that contradicts itself."""
-    path = catalogue_path()
-    return _entries(path.read_text(), str(path))
+    """Return the entries in the course's order, the lab's before an instructor's own.
+
+    Raises `WrongCatalogue` for a file that contradicts itself or the lab's.
+    """
+    own = own_root()
+    paths = [catalogue_path()] if own is None else [catalogue_path(), catalogue_path(own)]
+    return _entries(tuple((str(path), path.read_text()) for path in paths))
+
+
+def _names(path: Path) -> frozenset[str]:
+    """Return the names of the exercises that a catalogue lists."""
+    return frozenset(str(fields.get("name")) for fields in _listed(str(path), path.read_text()))
 
 
 @functools.lru_cache(maxsize=8)
-def _entries(text: str, path: str) -> tuple[Entry, ...]:
-    listed: list[Entry] = []
-    for fields in tomllib.loads(text)["exercise"]:
-        entry = Entry(**{**fields, "builds_on": tuple(fields["builds_on"])})
-        before = {other.name.split("/")[1] for other in listed}
-        if listed and entry.number <= listed[-1].number:
-            raise ValueError(f"{path}: number {entry.number} of {entry.name} must be above {listed[-1].number}")
-        if entry.name.split("/")[1] in before:
-            raise ValueError(f"{path}: {entry.name} has the short name of an earlier exercise")
-        if later := [name for name in entry.builds_on if name not in before]:
-            raise ValueError(f"{path}: {entry.name} builds on {', '.join(later)}, which must come before it")
-        listed.append(entry)
-    return tuple(listed)
+def _entries(catalogues: tuple[tuple[str, str], ...]) -> tuple[Entry, ...]:
+    """Return the entries of these catalogues, given by path and text."""
+    entries: list[Entry] = []
+    names: dict[str, str] = {}
+    for path, text in catalogues:
+        for fields in _listed(path, text):
+            try:
+                entry = Entry(**{**fields, "builds_on": tuple(fields["builds_on"])})
+            except (KeyError, TypeError) as error:
+                raise WrongCatalogue(f"{path}: the fields of {fields.get('name', 'an exercise')}: {error}") from None
+            short_name = entry.name.split("/")[1]
+            if entries and entry.number <= entries[-1].number:
+                last = entries[-1]
+                raise WrongCatalogue(
+                    f"{path}: number {entry.number} of {entry.name} must be above {last.number} of {last.name}"
+                )
+            if short_name in names:
+                raise WrongCatalogue(
+                    f"{path}: {entry.name} has the short name of an earlier exercise, {names[short_name]}: rename it"
+                )
+            if later := [name for name in entry.builds_on if name not in names]:
+                raise WrongCatalogue(f"{path}: {entry.name} builds on {', '.join(later)}, which must come before it")
+            names[short_name] = entry.name
+            entries.append(entry)
+    return tuple(entries)
+
+
+@functools.lru_cache(maxsize=8)
+def _listed(path: str, text: str) -> list[dict[str, Any]]:
+    try:
+        listed: list[dict[str, Any]] = tomllib.loads(text).get("exercise", [])
+    except tomllib.TOMLDecodeError as error:
+        raise WrongCatalogue(f"{path}: {error}") from None
+    return listed
 
 
 def all_exercises() -> list[Exercise]:
     """Return all exercises, in the course's order."""
     return [Exercise(entry.name) for entry in entries()]
+
+
+def exercises_in(folder: Path) -> list[Exercise]:
+    """Return the exercises whose files are in this one of the `roots()`, in the course's order."""
+    return [exercise for exercise in all_exercises() if exercise.root == folder]
 
 
 def current_modules() -> dict[str, str]:

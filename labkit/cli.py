@@ -19,7 +19,7 @@ from labkit.command_line.commands import ENTRY_POINTS, CommandError, require_fil
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 success, 1 the check or tool found a fault, 2 wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    from labkit.catalogue import MissingModule, UnknownExercise
+    from labkit.catalogue import MissingModule, UnknownExercise, WrongCatalogue
 
     try:
         if arguments[:1] == ["start"]:  # all further arguments go to jupyter
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"unrecognized arguments: {' '.join(more)}")
         options.passed_on = more
         return int(options.run(options))
-    except (CommandError, UnknownExercise, MissingModule) as error:
+    except (CommandError, UnknownExercise, MissingModule, WrongCatalogue) as error:
         print(f"labkit: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -53,7 +53,7 @@ def become_jupyterlab(folder: Path, url: str, arguments: Sequence[str], role: Ro
         options.append("--no-browser")
     if os.geteuid() == 0:
         options.append("--allow-root")
-    os.execv(sys.executable, [sys.executable, "-m", "labkit.jupyterlab", *options, *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "labkit.jupyterlab", *options, *arguments])
 
 
 def own_copy(exercise: Exercise) -> Path:
@@ -62,7 +62,7 @@ def own_copy(exercise: Exercise) -> Path:
     Returns the solved notebook's path if neither exists.
     """
     solved = exercise.notebook
-    copy = workspace() / solved.relative_to(root() / "notebooks")
+    copy = workspace() / exercise.notebook_name
     if not copy.exists() and solved.is_file():
         import nbformat
         from nbgrader.preprocessors import ClearOutput, ClearSolutions

@@ -5,6 +5,8 @@
     labkit/catalogue.toml       ->  notebooks/phaseN_*/*.ipynb, title and links: previous, home, guide, next
                                 ->  notebooks/HOME.md, the course home before one begins
 
+The same within the folder of an instructor's own exercises, without a course home.
+
 `labkit sync --check` changes nothing and fails when a file is out of date.
 """
 
@@ -19,7 +21,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.catalogue import Exercise, all_exercises, root
+from labkit.catalogue import Exercise, all_exercises, root, roots, shown_path
 from labkit.progress import HOME, page, untouched_course
 from labkit.progress.navigation import navigate
 
@@ -35,7 +37,6 @@ class Drift:
     """A file that differs from what is generated."""
 
     path: Path
-    """Relative to the course."""
     diff: str
     new_text: str
 
@@ -49,12 +50,11 @@ def main(check: bool = False) -> int:
         return 2
     for drift in drifts:
         if check:
-            print(f"{drift.path} differs from its source:\n{drift.diff}")
+            print(f"{shown_path(drift.path)} differs from its source:\n{drift.diff}")
         else:
-            path = root() / drift.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(drift.new_text)
-            print(f"wrote {drift.path}")
+            drift.path.parent.mkdir(parents=True, exist_ok=True)
+            drift.path.write_text(drift.new_text)
+            print(f"wrote {shown_path(drift.path)}")
     if not drifts:
         print("templates/ and notebooks/ are in sync with solutions/ and the catalogue")
     elif check:
@@ -64,19 +64,25 @@ def main(check: bool = False) -> int:
 
 def find_drifts() -> Iterator[Drift]:
     """All files that `labkit sync` would write. Raises SyncError."""
+    for folder in roots():
+        yield from _drifts_in(folder)
+    yield from _drift(root() / "notebooks" / HOME, page(untouched_course()))
+
+
+def _drifts_in(folder: Path) -> Iterator[Drift]:
+    """Those of templates and notebooks in one course folder."""
     solutions = {}
-    for path in sorted((root() / "solutions").glob("phase*_*/*.py")):
+    for path in sorted((folder / "solutions").glob("phase*_*/*.py")):
         if not path.stem.startswith("_"):
             exercise = Exercise(f"{path.parent.name}/{path.stem}")
             solutions[exercise.name] = path.read_text()
             yield from _drift(exercise.paths["template"], template(exercise, solutions[exercise.name]))
-    for path in sorted((root() / "templates").glob("phase*_*/*.py")):
+    for path in sorted((folder / "templates").glob("phase*_*/*.py")):
         name = f"{path.parent.name}/{path.stem}"
         if name not in solutions:
             raise SyncError(f"templates/{name}.py has no solution: remove it, or write solutions/{name}.py")
-    for path in sorted((root() / "notebooks").glob("phase*_*/*.ipynb")):
+    for path in sorted((folder / "notebooks").glob("phase*_*/*.ipynb")):
         yield from _notebook_drift(path, solutions)
-    yield from _drift(root() / "notebooks" / HOME, page(untouched_course()))
 
 
 def template(exercise: Exercise, solution: str) -> str:
@@ -111,7 +117,7 @@ def exercise_cells(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]
 def _drift(path: Path, new_text: str) -> Iterator[Drift]:
     old_text = path.read_text() if path.is_file() else ""
     if old_text != new_text:
-        yield Drift(path.relative_to(root()), _diff(old_text, new_text), new_text)
+        yield Drift(path, _diff(old_text, new_text), new_text)
 
 
 def _notebook_drift(path: Path, solutions: dict[str, str]) -> Iterator[Drift]:
@@ -119,9 +125,7 @@ def _notebook_drift(path: Path, solutions: dict[str, str]) -> Iterator[Drift]:
     diffs = []
     for name, cell in exercise_cells(notebook):
         if name not in solutions:
-            raise SyncError(
-                f"{path.relative_to(root())}: cell {cell.get('id')} is exercise {name!r}, which has no solution"
-            )
+            raise SyncError(f"{shown_path(path)}: cell {cell.get('id')} is exercise {name!r}, which has no solution")
         magic = cell.source.split("\n", 1)[0]
         source = f"{magic}\n{solutions[name].rstrip()}"
         if cell.source != source:
@@ -132,7 +136,7 @@ def _notebook_drift(path: Path, solutions: dict[str, str]) -> Iterator[Drift]:
         if exercise.notebook == path:
             diffs += [_diff(old, new) for old, new in navigate(notebook, exercise)]
     if diffs:
-        yield Drift(path.relative_to(root()), "\n".join(diffs), nbformat.writes(notebook) + "\n")
+        yield Drift(path, "\n".join(diffs), nbformat.writes(notebook) + "\n")
 
 
 def _diff(old: str, new: str) -> str:

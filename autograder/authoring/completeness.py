@@ -1,6 +1,7 @@
 """Check that a course tree is whole: each exercise of the catalogue has all its files, which agree with its entry.
 
-Files of exercises that belong to no entry of the catalogue are reported, too.
+Files of exercises that belong to no entry of the catalogue are reported, too. The folder of an instructor's own
+exercises is a tree like that of the lab.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nbformat import NotebookNode
 
 from autograder.judge import hidden_rubric
 from autograder.mutants import Variants
-from labkit.catalogue import Exercise, all_exercises, catalogue_path, root
+from labkit.catalogue import Exercise, all_exercises, catalogue_path, exercises_in, roots, shown_path
 from labkit.checks import visible_rubric
 from labkit.checks.guidance import todos
 from labkit.questions import questions_of, questions_path
@@ -49,7 +50,7 @@ def files(exercise: Exercise) -> list[Path]:
     """Return the paths that an exercise must have, below the course's folder."""
     return [
         *(Path(tree, exercise.filename) for tree in MODULES),
-        exercise.notebook.relative_to(root()),
+        Path("notebooks", exercise.notebook_name),
         *(
             folder(exercise, owner) / part.format(name=exercise.short_name)
             for owner, parts in FOLDERS.items()
@@ -66,47 +67,53 @@ def folder(exercise: Exercise, owner: str) -> Path:
 def pages(phases: set[str]) -> list[Path]:
     """Return the pages that list all exercises of a phase or of the course, below the course's folder."""
     guidelines = [Path("templates", phase, "README.md") for phase in sorted(phases)]
-    return [catalogue_path().relative_to(root()), Path("README.md"), Path("autograder/course/README.md"), *guidelines]
+    return [Path("labkit/catalogue.toml"), Path("README.md"), Path("autograder/course/README.md"), *guidelines]
 
 
 def faults() -> list[str]:
     """Return what is missing, belongs to no exercise, or contradicts the catalogue; empty if the tree is whole."""
-    exercises = all_exercises()
-    problems = [*_missing(exercises), *_strays(exercises)]
+    problems = [problem for tree in roots() for problem in [*_missing(tree), *_strays(tree)]]
     if not problems:
-        for exercise in exercises:
+        for exercise in all_exercises():
             problems += _contradictions(exercise)
-        problems += [*_guidelines(exercises), *_readme(exercises), *_numbers(exercises), *_question_names(exercises)]
+        for tree in roots():
+            problems += [*_guidelines(tree), *_readme(tree), *_numbers(tree)]
+        problems += _question_names()
     return problems
 
 
 def unfilled() -> list[str]:
     """Return the lines that are still to be filled in: `PATH:LINE: TEXT`."""
-    exercises = all_exercises()
-    paths = []
-    for exercise in exercises:
-        paths += [root() / path for path in files(exercise)]
-        for pattern in ("variants.py", "variants/*.py"):
-            paths += sorted((root() / folder(exercise, "autograder")).glob(pattern))
     lines = []
-    for path in [*paths, *(root() / page for page in pages({exercise.phase for exercise in exercises}))]:
+    for path in [tree / path for tree in roots() for path in (*_paths(tree), *_variants(tree))]:
         for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), 1):
             if UNFILLED in line:
-                lines.append(f"{path.relative_to(root())}:{number}: {line.strip()}")
+                lines.append(f"{shown_path(path)}:{number}: {line.strip()}")
     return lines
 
 
-def _missing(exercises: list[Exercise]) -> Iterator[str]:
-    for exercise in exercises:
-        for path in files(exercise):
-            if not (root() / path).is_file():
-                yield f"{path} is missing"
-    for path in pages({exercise.phase for exercise in exercises}):
-        if not (root() / path).is_file():
-            yield f"{path} is missing"
+def _paths(tree: Path) -> list[Path]:
+    """Return the paths that must be in a course folder, below it."""
+    exercises = exercises_in(tree)
+    own = [path for exercise in exercises for path in files(exercise)]
+    return [*own, *pages({exercise.phase for exercise in exercises})]
 
 
-def _strays(exercises: list[Exercise]) -> Iterator[str]:
+def _variants(tree: Path) -> Iterator[Path]:
+    """Yield the files of variants in a course folder, below it."""
+    for exercise in exercises_in(tree):
+        for pattern in ("variants.py", "variants/*.py"):
+            yield from (path.relative_to(tree) for path in sorted(exercise.folder("autograder").glob(pattern)))
+
+
+def _missing(tree: Path) -> Iterator[str]:
+    for path in _paths(tree):
+        if not (tree / path).is_file():
+            yield f"{shown_path(tree / path)} is missing"
+
+
+def _strays(tree: Path) -> Iterator[str]:
+    exercises = exercises_in(tree)
     known = {path for exercise in exercises for path in files(exercise)}
     known |= {folder(exercise, owner) for exercise in exercises for owner in FOLDERS}
     known |= {Path(owner, "course", exercise.phase, "__init__.py") for exercise in exercises for owner in FOLDERS}
@@ -114,17 +121,16 @@ def _strays(exercises: list[Exercise]) -> Iterator[str]:
     patterns += [f"{owner}/course/phase*_*/*" for owner in FOLDERS]
     patterns += ["notebooks/phase*_*/*.ipynb"]
     for pattern in patterns:
-        for path in sorted(root().glob(pattern)):
-            relative = path.relative_to(root())
-            if relative not in known and path.name != "__pycache__":
-                yield f"{relative} belongs to no exercise of {catalogue_path().name}"
+        for path in sorted(tree.glob(pattern)):
+            if path.relative_to(tree) not in known and path.name != "__pycache__":
+                yield f"{shown_path(path)} belongs to no exercise of {catalogue_path().name}"
     for exercise in exercises:
         for owner, parts in FOLDERS.items():
             patterns = [part.format(name=exercise.short_name) for part in parts] + [*MORE[owner], "__pycache__"]
-            for path in sorted((root() / folder(exercise, owner)).glob("*")):
+            for path in sorted((tree / folder(exercise, owner)).glob("*")):
                 if not any(fnmatchcase(path.name, pattern) for pattern in patterns):
                     expected = ", ".join((*parts, *MORE[owner])).format(name=exercise.short_name)
-                    yield f"{path.relative_to(root())} has a name that nothing looks for; names there are {expected}"
+                    yield f"{shown_path(path)} has a name that nothing looks for; names there are {expected}"
 
 
 def _contradictions(exercise: Exercise) -> Iterator[str]:
@@ -164,11 +170,11 @@ def _contradictions(exercise: Exercise) -> Iterator[str]:
     yield from _todos(exercise)
 
     if not Variants(exercise):
-        yield f"{folder(exercise, 'autograder')} has no variant, in variants.py or variants/"
+        yield f"{shown_path(exercise.folder('autograder'))} has no variant, in variants.py or variants/"
 
-    benchmark = folder(exercise, "tests") / "benchmark.py"
-    if f"exercise {entry.number:02}'s " not in (root() / benchmark).read_text().partition("\n")[0]:
-        yield f"{benchmark}: its first line does not name exercise {entry.number:02}"
+    benchmark = exercise.folder("tests") / "benchmark.py"
+    if f"exercise {entry.number:02}'s " not in benchmark.read_text().partition("\n")[0]:
+        yield f"{shown_path(benchmark)}: its first line does not name exercise {entry.number:02}"
 
 
 def _todos(exercise: Exercise) -> Iterator[str]:
@@ -192,44 +198,45 @@ def _questions(exercise: Exercise, notebook: NotebookNode) -> Iterator[str]:
     if asked != wanted:
         yield f"{exercise.notebook}: it asks the questions {asked}, not {wanted}"
     if len(wanted) < 2:
-        yield f"{questions_path(exercise).relative_to(root())} has {len(wanted)} questions, fewer than two"
+        yield f"{shown_path(questions_path(exercise))} has {len(wanted)} questions, fewer than two"
 
 
-def _question_names(exercises: list[Exercise]) -> Iterator[str]:
+def _question_names() -> Iterator[str]:
     """A question is asked by its name alone, so names are unique in the course."""
     first: dict[str, str] = {}
-    for exercise in exercises:
+    for exercise in all_exercises():
         for question in questions_of(exercise):
             if first.setdefault(question.name, exercise.name) != exercise.name:
                 yield f"{exercise.name} and {first[question.name]} both have a question called {question.name}"
 
 
-def _guidelines(exercises: list[Exercise]) -> Iterator[str]:
+def _guidelines(tree: Path) -> Iterator[str]:
     """The guidelines of a phase have a heading for each of its exercises, in the course's order."""
+    exercises = exercises_in(tree)
     for phase in sorted({exercise.phase for exercise in exercises}):
-        path = root() / "templates" / phase / "README.md"
+        path = tree / "templates" / phase / "README.md"
         wanted = [exercise.short_name for exercise in exercises if exercise.phase == phase]
         headings = re.findall(r"^## `(\w+)`$", path.read_text(), re.MULTILINE)
         if headings != wanted:
             yield f"{path}: its headings are {headings}, not {wanted}"
 
 
-def _readme(exercises: list[Exercise]) -> Iterator[str]:
+def _readme(tree: Path) -> Iterator[str]:
     """The table of README.md has the exercises in the course's order, each beside its phase."""
     phase, rows = "", []
-    for line in (root() / "README.md").read_text().splitlines():
+    for line in (tree / "README.md").read_text().splitlines():
         if row := README_ROW.match(line):
             phase = row[1] or phase
             rows.append(f"{phase}/{row[2]}")
-    if rows != [exercise.name for exercise in exercises]:
-        yield f"README.md: its table lists {rows}"
+    if rows != [exercise.name for exercise in exercises_in(tree)]:
+        yield f"{shown_path(tree / 'README.md')}: its table lists {rows}"
 
 
-def _numbers(exercises: list[Exercise]) -> Iterator[str]:
+def _numbers(tree: Path) -> Iterator[str]:
     """Wherever a page or a notebook gives the number of an exercise with its name, it is the catalogue's."""
-    numbers = {exercise.short_name: exercise.entry.number for exercise in exercises}
-    guidelines = root().glob("templates/*/README.md")
-    for path in (root() / "README.md", *root().glob("docs/*.md"), *guidelines, *(e.notebook for e in exercises)):
+    numbers = {exercise.short_name: exercise.entry.number for exercise in all_exercises()}
+    notebooks = (exercise.notebook for exercise in exercises_in(tree))
+    for path in (tree / "README.md", *tree.glob("docs/*.md"), *tree.glob("templates/*/README.md"), *notebooks):
         for number, name in re.findall(r"[Ee]xercise (\d\d), `(\w+)`", path.read_text()):
             if int(number) != numbers.get(name, int(number)):
-                yield f"{path.relative_to(root())}: exercise {name} has number {numbers[name]:02}, not {number}"
+                yield f"{shown_path(path)}: exercise {name} has number {numbers[name]:02}, not {number}"

@@ -1,12 +1,15 @@
 """`labkit new-exercise PHASE/NAME`: every file of a new exercise, from skeletons, and its entry in the catalogue.
 
-The skeleton is a whole exercise whose module sums a tensor, so that an author starts from files that run.
+The skeleton is a whole exercise whose module sums a tensor, so that an author starts from files that run. With
+`--into FOLDER` the files are in a folder outside of the lab, which is laid out as the lab and has its own catalogue.
 `labkit new-exercise --check` lists what is missing, contradicts the catalogue, or is still to be filled in.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from pathlib import Path
 from string import Template
 
@@ -16,11 +19,28 @@ import nbformat
 from autograder.authoring import completeness
 from autograder.mutants import judging
 from labkit import sync
-from labkit.catalogue import Entry, Exercise, all_exercises, catalogue_path, entries, root
+from labkit.catalogue import (
+    FIRST_OWN_NUMBER,
+    OWN_ROOT,
+    Entry,
+    Exercise,
+    all_exercises,
+    catalogue_path,
+    entries,
+    exercises_in,
+    overlaps_with_lab,
+    own_root,
+    root,
+)
 from labkit.command_line.commands import CommandError
 
 SKELETONS = Path(__file__).with_name("skeletons")
 MINUTES, POINTS = 45, 3
+_TABLE_RULE = "|---|---|---|\n"
+"""Line of README.md below the head of the exercises' table."""
+_OWN_CATALOGUE = """# Your own exercises, in the course's order, after those of the lab. `labkit new-exercise` enters a
+# new one; `labkit new-exercise --check` compares every file that repeats one of these facts.
+"""
 
 
 def check() -> int:
@@ -32,16 +52,64 @@ def check() -> int:
     return int(bool(faults or unfilled))
 
 
-def main(name: str, number: int | None) -> int:
+def main(name: str, number: int | None, into: Path | None = None) -> int:
     """Make the exercise `name`, PHASE/NAME, and print what its author fills in. Raises `CommandError`.
 
-    number: its position in the course; None: the one after the last of its phase and of the phases before.
+    number: its position in the course; None: the one after the last of its phase and of the phases before, or of your
+    own exercises. into: the folder of your own exercises; None: the one that is set, else the lab.
     """
     if not re.fullmatch(r"phase\d_[a-z0-9_]+/[a-z][a-z0-9_]*", name):
         raise CommandError(f"{name!r} is not PHASE/NAME, such as phase3_multi_node/ddp")
+    was_set = os.environ.get(OWN_ROOT)
+    tree = (own_root() or root()) if into is None else _own_folder(into.expanduser().resolve())
     exercise = Exercise(name)
-    entry = _entry(exercise, number)
-    _enter(entry)
+    entry = _entry(exercise, number, tree)
+    try:
+        if into is not None:
+            _begin(tree)
+        _make(exercise, entry, tree)
+    except OSError as error:
+        raise CommandError(f"{error.filename} cannot be written: {error.strerror}") from None
+    if sync.main() != 0:
+        raise CommandError("the new files are not in sync; see above")
+    _write(tree / "autograder/course/README.md", judging.page(tree))
+    if faults := completeness.faults():
+        raise CommandError("the tree is not whole: " + "; ".join(faults))
+    print(f"made exercise {entry.number:02}, {name}{'' if tree == root() else f', in {tree}'}. To be filled in:")
+    for line in completeness.unfilled():
+        print(f"  {line}")
+    print("`labkit new-exercise --check` prints this list again; docs/new_exercise.md shows how to fill it in.")
+    if into is not None and os.environ[OWN_ROOT] != was_set:
+        print("The lab finds the folder by this variable, for example in ~/.profile:")
+        print(f"  export {OWN_ROOT}={shlex.quote(str(tree))}")
+    return 0
+
+
+def _own_folder(folder: Path) -> Path:
+    """Return the folder; in this process the catalogue lists its exercises, if it has any, and those of no other."""
+    if overlapping := overlaps_with_lab(folder):
+        raise CommandError(
+            f"--into: {folder} overlaps with the lab in {overlapping}; choose a folder apart from it, which an upgrade"
+            " of the lab leaves alone"
+        )
+    if catalogue_path(folder).is_file():
+        os.environ[OWN_ROOT] = str(folder)
+    else:
+        os.environ.pop(OWN_ROOT, None)
+    return folder
+
+
+def _begin(folder: Path) -> None:
+    """Make the folder of your own exercises if it is not there, and let the catalogue find it in this process."""
+    path = catalogue_path(folder)
+    if not path.is_file():
+        _write(path, _OWN_CATALOGUE)
+    os.environ[OWN_ROOT] = str(folder)
+
+
+def _make(exercise: Exercise, entry: Entry, tree: Path) -> None:
+    """Enter the exercise and write its files into a course folder."""
+    _enter(entry, tree)
     names = {
         "name": exercise.short_name,
         "phase": exercise.phase,
@@ -52,21 +120,11 @@ def main(name: str, number: int | None) -> int:
         "points": str(POINTS),
     }
     for path, skeleton in _modules(exercise).items():
-        if not (root() / path).is_file():  # a phase's package may be there
-            _write(root() / path, _filled(skeleton, names))
+        if not (tree / path).is_file():  # a phase's package may be there
+            _write(tree / path, _filled(skeleton, names))
     _write(exercise.notebook, _notebook(_filled("notebook", names)))
     _add_guidelines(exercise, names)
     _add_to_readme(exercise)
-    if sync.main() != 0:
-        raise CommandError("the new files are not in sync; see above")
-    _write(root() / "autograder/course/README.md", judging.page())
-    if faults := completeness.faults():
-        raise CommandError("the tree is not whole: " + "; ".join(faults))
-    print(f"made exercise {entry.number:02}, {name}. To be filled in:")
-    for line in completeness.unfilled():
-        print(f"  {line}")
-    print("`labkit new-exercise --check` prints this list again; docs/new_exercise.md shows how to fill it in.")
-    return 0
 
 
 def _modules(exercise: Exercise) -> dict[Path, str]:
@@ -74,11 +132,11 @@ def _modules(exercise: Exercise) -> dict[Path, str]:
     given, hidden, tests = (completeness.folder(exercise, owner) for owner in completeness.FOLDERS)
     return {
         Path("solutions", exercise.filename): "solution",
-        given.parent / "__init__.py": "phase_package",
+        given.parent / "__init__.py": "labkit_phase_package",
         given / "__init__.py": "labkit_package",
         given / "checks.py": "checks",
         given / "questions.py": "questions",
-        hidden.parent / "__init__.py": "phase_package",
+        hidden.parent / "__init__.py": "autograder_phase_package",
         hidden / "__init__.py": "autograder_package",
         hidden / "rubric.py": "rubric",
         hidden / "mutants.py": "mutants",
@@ -88,34 +146,40 @@ def _modules(exercise: Exercise) -> dict[Path, str]:
     }
 
 
-def _entry(exercise: Exercise, number: int | None) -> Entry:
+def _entry(exercise: Exercise, number: int | None, tree: Path) -> Entry:
     known = entries()
     if same := [entry.name for entry in known if entry.name.split("/")[1] == exercise.short_name]:
-        raise CommandError(f"there is already {same[0]}")
-    # phase names begin with their number
-    before = [entry.number for entry in known if entry.name.split("/")[0] <= exercise.phase]
-    after = [entry.number for entry in known if entry.name.split("/")[0] > exercise.phase]
-    number = max(before, default=0) + 1 if number is None else number
+        raise CommandError(f"there is already {same[0]}, in {Exercise(same[0]).root}")
+    there = [other.entry for other in exercises_in(tree)]
+    if tree == root():
+        # phase names begin with their number
+        before = [entry.number for entry in there if entry.name.split("/")[0] <= exercise.phase]
+        after = [entry.number for entry in there if entry.name.split("/")[0] > exercise.phase]
+        first = 1
+    else:  # your own exercises follow all of the lab's, whatever their phases
+        before, after, first = [entry.number for entry in there], [], FIRST_OWN_NUMBER
+    number = max(before, default=first - 1) + 1 if number is None else number
     if same := [entry.name for entry in known if entry.number == number]:
         raise CommandError(f"{number} is the number of {same[0]}: choose another with --number")
-    if number > min(after, default=number) or number < 1:
+    if number > min(after, default=number) or number < first:
         raise CommandError(f"{number} is not a number for {exercise.phase}: choose another with --number")
     title = exercise.short_name.replace("_", " ").capitalize()
     return Entry(number, exercise.name, title, (), MINUTES, POINTS)
 
 
-def _enter(entry: Entry) -> None:
+def _enter(entry: Entry, tree: Path) -> None:
     """Insert the entry into the catalogue's text, before the first of a higher number."""
     block = (
         f"[[exercise]]  # {completeness.UNFILLED}: title, builds_on, minutes, points\n"
         f'number = {entry.number}\nname = "{entry.name}"\ntitle = "{entry.title}"\n'
         f"builds_on = []\nminutes = {entry.minutes}\npoints = {entry.points}\n"
     )
-    head, *blocks = re.split(r"(?m)^(?=\[\[exercise\]\])", catalogue_path().read_text().rstrip() + "\n")
-    place = sum(other.number < entry.number for other in entries())
+    path = catalogue_path(tree)
+    head, *blocks = re.split(r"(?m)^(?=\[\[exercise\]\])", path.read_text().rstrip() + "\n")
+    place = sum(other.entry.number < entry.number for other in exercises_in(tree))
     blocks = [text.rstrip() + "\n" for text in blocks]
     blocks.insert(place, block)
-    catalogue_path().write_text("\n".join([head.rstrip() + "\n", *blocks]))
+    path.write_text("\n".join([head.rstrip() + "\n", *blocks]))
 
 
 def _filled(skeleton: str, names: dict[str, str]) -> str:
@@ -152,16 +216,14 @@ def _notebook(text: str) -> str:
 
 
 def _later_of_phase(exercise: Exercise) -> list[str]:
-    """Return short names of the exercises that come after it in its phase."""
-    number = exercise.entry.number
-    return [
-        other.short_name for other in all_exercises() if other.phase == exercise.phase and other.entry.number > number
-    ]
+    """Return short names of the exercises of its course folder that come after it in its phase."""
+    number, course = exercise.entry.number, exercises_in(exercise.root)
+    return [other.short_name for other in course if other.phase == exercise.phase and other.entry.number > number]
 
 
 def _add_guidelines(exercise: Exercise, names: dict[str, str]) -> None:
     """Add a section to the phase's guidelines, before that of the next exercise."""
-    path = root() / "templates" / exercise.phase / "README.md"
+    path = exercise.root / "templates" / exercise.phase / "README.md"
     text = path.read_text() if path.is_file() else _filled("phase", names)
     later = _later_of_phase(exercise)
     before, heading, after = text.partition(f"## `{later[0]}`\n") if later else (text, "", "")
@@ -170,17 +232,23 @@ def _add_guidelines(exercise: Exercise, names: dict[str, str]) -> None:
 
 def _add_to_readme(exercise: Exercise) -> None:
     """Add a row to the table of README.md; the first row of a phase links to its guidelines."""
-    path = root() / "README.md"
+    path = exercise.root / "README.md"
+    if not path.is_file():
+        _write(path, _filled("own_readme", {"variable": OWN_ROOT}))
     lines = path.read_text().splitlines(keepends=True)
     rows = {name: at for at, line in enumerate(lines) if (name := _exercise_of(line))}
-    order = [each.short_name for each in all_exercises()]
-    place = order.index(exercise.short_name)
-    at = rows[order[place - 1]] + 1 if place else rows[order[1]]
+    course = exercises_in(exercise.root)
+    place = course.index(exercise)
+    earlier, later = course[:place], course[place + 1 :]
+    if earlier:
+        at = rows[earlier[-1].short_name] + 1
+    else:
+        at = rows[later[0].short_name] if later else lines.index(_TABLE_RULE) + 1
     phase = ""
-    if not place or all_exercises()[place - 1].phase != exercise.phase:
+    if not earlier or earlier[-1].phase != exercise.phase:
         phase = f"[phase {exercise.phase[5]}](templates/{exercise.phase}/README.md): {completeness.UNFILLED} "
-        if later := _later_of_phase(exercise):  # another exercise had the phase's first row so far
-            first = rows[later[0]]
+        if later and later[0].phase == exercise.phase:  # another exercise had the phase's first row so far
+            first = rows[later[0].short_name]
             phase, rest = lines[first][2:].split("|", 1)
             lines[first] = f"| |{rest}"
     lines.insert(at, f"| {phase}| `{exercise.short_name}` | {completeness.UNFILLED} |\n")

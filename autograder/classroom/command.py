@@ -120,7 +120,7 @@ def _running_folder() -> Iterator[Path]:
 def _hub(site_file: Path, folders: Folders, site: Site) -> Iterator[subprocess.Popen[bytes]]:
     """JupyterHub, once it answers; stopped at the end. Raises `CommandError` if it does not start."""
     environment = {**os.environ, configured.SITE: str(site_file), configured.RUNNING: str(folders.running)}
-    command = [sys.executable, "-m", "jupyterhub", "--config", str(catalogue.root() / CONFIGURATION)]
+    command = [sys.executable, "-P", "-m", "jupyterhub", "--config", str(catalogue.root() / CONFIGURATION)]
     parent = os.getpid()
     with (folders.hub / "hub.log").open("ab") as log:
         hub = subprocess.Popen(

@@ -63,6 +63,7 @@ class Classroom:
         own, kept = self.folders.running / "teaching", self.folders.hub / "instructors"
         return {
             "LABKIT_ROOT": str(catalogue.root().resolve()),
+            **catalogue.own_environment(),
             "LABKIT_COURSE": str(self.folders.course),
             "LABKIT_COURSE_NAME": self.site.course.name,
             # JupyterHub's services have the home of the user who starts it, which may be read-only

@@ -85,10 +85,11 @@ def options(uid: int | None, limits: Limits) -> dict[str, int | None]:
 
 
 def _more() -> list[Path]:
-    """Return what learners see besides Python and labkit: JupyterLab with its extensions, the templates, and the guides
-    that `%explain` and `%search` show."""
+    """Return what learners see besides Python and labkit: JupyterLab with its extensions, the templates of all
+    exercises, and the guides that `%explain` and `%search` show."""
     prefix, root = Path(sys.prefix), catalogue.root().resolve()
-    folders = [prefix / "etc", prefix / "share", root / "templates", root / "labkit", root / "docs" / "images"]
+    folders = [prefix / "etc", prefix / "share", root / "labkit", root / "docs" / "images"]
+    folders += [folder.resolve() / "templates" for folder in catalogue.roots()]
     # not the site's recordings of solved notebooks, which are beside them
     return [*(folder for folder in folders if folder.is_dir()), *(root / "docs").glob("*.md")]
 

@@ -48,7 +48,7 @@ def readings(asked: Iterable[tuple[str, frozenset[str]]]) -> Iterator[Reading]:
 
 
 def _start() -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "autograder.integrity.reader"]
+    command = [sys.executable, "-P", "-m", "autograder.integrity.reader"]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
     )

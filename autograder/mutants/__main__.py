@@ -18,7 +18,7 @@ from rich.progress import track
 
 from autograder.judge import hidden_rubric
 from autograder.mutants.judging import judged, page, rubrics, stated
-from labkit.catalogue import UnknownExercise, find, root
+from labkit.catalogue import UnknownExercise, WrongCatalogue, find
 from labkit.checks import NoRubric
 
 
@@ -30,7 +30,7 @@ def main(names: Sequence[str]) -> int:
     options = parser.parse_args(names)
     try:
         chosen = [hidden_rubric(find(name)) for name in options.exercises] or list(rubrics())
-    except (UnknownExercise, NoRubric) as error:
+    except (UnknownExercise, WrongCatalogue, NoRubric) as error:
         print(error, file=sys.stderr)
         return 2
     rows = [(rubric, row) for rubric in chosen for row in stated(rubric)]
@@ -46,10 +46,12 @@ def main(names: Sequence[str]) -> int:
     if differing:
         print(f"{len(differing)} of {len(rows)} are not always as stated: nothing written")
         return 1
-    path = root() / "autograder" / "course" / "README.md"
-    path.write_text(page())
+    folders = dict.fromkeys(rubric.exercise.root for rubric in chosen)
+    paths = [folder / "autograder" / "course" / "README.md" for folder in folders]
+    for folder, path in zip(folders, paths, strict=True):
+        path.write_text(page(folder))
     times = f" on {options.draws} draws each" if options.draws > 1 else ""
-    print(f"{len(rows)} judged{times}, all as stated; wrote {path}")
+    print(f"{len(rows)} judged{times}, all as stated; wrote {', '.join(map(str, paths))}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from autograder.judge import Judge, hidden_rubric
 from autograder.mutants import Mutants, Variants
@@ -118,9 +119,9 @@ def section(rubric: Rubric) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """Return autograder/course/README.md, all exercises."""
-    return "\n".join([HEAD, *(section(rubric) for rubric in rubrics())])
+def page(folder: Path) -> str:
+    """Return autograder/course/README.md of a course folder, with all of its exercises."""
+    return "\n".join([HEAD, *(section(rubric) for rubric in rubrics() if rubric.exercise.root == folder)])
 
 
 def rubrics() -> Iterator[Rubric]:

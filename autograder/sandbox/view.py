@@ -99,6 +99,7 @@ def environment() -> dict[str, str]:
         "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in (_labkit(), _autograder()))),
+        **catalogue.own_environment(),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -123,18 +124,18 @@ def _autograder() -> Path:
 
 
 def _visible() -> list[Path]:
-    """Return the folders of Python with its packages, and of labkit."""
+    """Return the folders of Python with its packages, and of labkit with the given parts of all exercises."""
     installed = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent}
     parts = [folder / part for folder in installed for part in _OF_PYTHON]
     packages = [Path(folder) for folder in site.getsitepackages()]
-    return [path for path in {*parts, *packages, _labkit()} if path.exists()]
+    code = [folder.resolve() for folder in catalogue.code_folders()]
+    return [path for path in {*parts, *packages, *code} if path.exists()]
 
 
 def _hidden() -> list[Path]:
     """Return the folders of the grader and the rest of the course, wherever they lie."""
-    course = catalogue.root().resolve()
     names = ("autograder", "solutions", "notebooks", "course", "workspace")
-    return [_autograder(), *(course / name for name in names)]
+    return [_autograder(), *(folder.resolve() / name for folder in catalogue.roots() for name in names)]
 
 
 def _mounts(visible: Iterable[Path], hidden: Iterable[Path]) -> list[str]:

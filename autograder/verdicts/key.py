@@ -19,7 +19,6 @@ from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution
 
 import autograder
-import labkit
 from autograder.cells import graded_exercise
 from autograder.grading import builds_on
 from autograder.judge import hidden_rubric
@@ -31,7 +30,7 @@ from labkit.checks.rubric import visible_path
 SILENT = {
     "autograder": {
         *("authoring", "batch", "classroom", "verdicts", "integrity", "intake", "marks", "mutants", "course", "tests"),
-        *("course_folder.py", "demo.py", "formgrader_files.py", "submissions.py"),
+        *("course_folder.py", "demo.py", "formgrader_files.py", "source_notebooks.py", "submissions.py"),
     },
     "labkit": {
         *("command_line", "notebook", "search", "site"),
@@ -83,11 +82,12 @@ def _stand_in(name: str) -> tuple[str, str]:
 def judge_version() -> str:
     """Return a hash of the judging code and of the versions of its dependencies."""
     hashed = hashlib.sha256(f"{platform.python_version()} {version('torch')}".encode())
-    for package in (autograder, labkit):
-        root = Path(str(package.__file__)).resolve().parent
+    folders = [(Path(autograder.__file__).resolve().parent, "autograder")]
+    folders += [(folder, "labkit") for folder in catalogue.code_folders()]
+    for root, package in folders:
         for path in sorted(root.rglob("*.py")):
             place = path.relative_to(root)
-            if not SILENT[package.__name__] & set(place.parts):
-                hashed.update(f"{package.__name__}/{place}".encode())
+            if not SILENT[package] & set(place.parts):
+                hashed.update(f"{package}/{place}".encode())
                 hashed.update(path.read_bytes())
     return hashed.hexdigest()

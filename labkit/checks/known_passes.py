@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from pathlib import Path
 
 import torch
 
+from labkit.catalogue import code_folders
 from labkit.checks.ranks import Submission
 from labkit.checks.rubric import visible_path
 from labkit.progress import recorded, save_pass
@@ -44,6 +44,6 @@ def _fingerprint(submission: Submission) -> str:
 @functools.lru_cache(maxsize=1)
 def _installed() -> str:
     """Return torch's version, and size and time of each file of labkit: reading them all would take longer."""
-    package = Path(__file__).parent.parent
-    facts = [(file, file.stat()) for file in sorted(package.rglob("*.py"))]
+    files = [file for folder in code_folders() for file in sorted(folder.rglob("*.py"))]
+    facts = [(file, file.stat()) for file in files]
     return "\n".join([torch.__version__, *(f"{file} {fact.st_size} {fact.st_mtime_ns}" for file, fact in facts)])

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from labkit import exercises
+from labkit.catalogue import code_folders
 from labkit.clusters.arguments import on_rank
 from labkit.clusters.error_hints import NOT_WRITTEN
 from labkit.clusters.job import Job, Script
@@ -35,7 +36,7 @@ _C10D = distributed_c10d.__file__
 _FOREIGN_FOLDERS = tuple(
     f"{folder}/"
     for folder in (
-        Path(__file__).parents[1],
+        *code_folders(),
         Path(torch.__file__).parent,
         *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
         os.environ.get("TORCHINDUCTOR_CACHE_DIR"),

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labkit.catalogue import OWN_ROOT
 from labkit.clusters import Cluster, GpusOrCores, InvalidJob
 from labkit.clusters.cluster import CoreSharingCluster, ModelledCluster, SrunCluster
 from labkit.clusters.launch_options import Nodes, asked_nodes
@@ -121,5 +122,5 @@ def environment(source: str, cluster: Cluster, nnodes: Nodes, nproc_per_node: in
     variables: dict[str, str] = {}
     if isinstance(cluster, CoreSharingCluster) and nnodes.most == 1 and "OMP_NUM_THREADS" not in os.environ:
         variables["OMP_NUM_THREADS"] = str(cluster.threads_per_rank(nproc_per_node))
-    names = ("LABKIT_ROOT", "LABKIT_WORKSPACE") if exercises_used(source) else ()
+    names = ("LABKIT_ROOT", "LABKIT_WORKSPACE", OWN_ROOT) if exercises_used(source) else ()
     return {**variables, **{name: os.environ[name] for name in names if name in os.environ}}

@@ -134,7 +134,14 @@ def _without_traceback() -> Iterator[None]:
     """Report requests that cannot be met in one line, without a traceback."""
     try:
         yield
-    except (InvalidJob, NoRubric, catalogue.UnknownExercise, catalogue.MissingModule, UnknownQuestion) as error:
+    except (
+        InvalidJob,
+        NoRubric,
+        catalogue.UnknownExercise,
+        catalogue.MissingModule,
+        catalogue.WrongCatalogue,
+        UnknownQuestion,
+    ) as error:
         raise UsageError(str(error)) from None
 
 

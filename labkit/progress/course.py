@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from labkit.catalogue import Exercise, all_exercises, find, root
+from labkit.catalogue import Exercise, all_exercises, exercises_in, find, root, roots
 from labkit.progress.place import Place, last_place
 from labkit.progress.store import Record, recorded
 
@@ -125,15 +125,16 @@ def course_progress() -> CourseProgress:
 
 
 def untouched_course() -> CourseProgress:
-    """Return the course as it is before a learner begins."""
-    return CourseProgress([ExerciseProgress(exercise, Record(None, {}), 0.0) for exercise in all_exercises()])
+    """Return the course as it is before a learner begins, with the lab's own exercises."""
+    return CourseProgress([ExerciseProgress(exercise, Record(None, {}), 0.0) for exercise in exercises_in(root())])
 
 
 def phase_title(phase: str) -> str:
     """The title of a phase's guidelines, `Phase 1: one node, many ranks`; without them, from the folder's name."""
-    guidelines = root() / "templates" / phase / "README.md"
-    if guidelines.is_file():
-        return guidelines.read_text().partition("\n")[0].removeprefix("# ")
+    for folder in roots():
+        guidelines = folder / "templates" / phase / "README.md"
+        if guidelines.is_file():
+            return guidelines.read_text().partition("\n")[0].removeprefix("# ")
     number, _, rest = phase.removeprefix("phase").partition("_")
     return f"Phase {number}: {rest.replace('_', ' ')}"
 

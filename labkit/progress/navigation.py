@@ -8,7 +8,7 @@ import re
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
-from labkit.catalogue import Exercise, all_exercises, root
+from labkit.catalogue import Exercise, exercises_in, root
 from labkit.progress.home import HOME
 
 _GUIDE = "docs/guide.md"
@@ -51,7 +51,7 @@ def _without_links(text: str) -> str:
 
 def _links(exercise: Exercise) -> str:
     """`[← 01 · Process groups](...) · [course home](../HOME.md) · [guide](...) · [03 · Loading data →](...)`."""
-    course = all_exercises()
+    course = exercises_in(exercise.root)
     at = course.index(exercise)
     parts = [f"[← {neighbour.label}]({_address(exercise, neighbour)})" for neighbour in course[max(at - 1, 0) : at]]
     parts.append(f"[course home](../{HOME})")

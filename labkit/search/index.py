@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.catalogue import all_exercises, guides, root, workspace
+from labkit.catalogue import all_exercises, guides, workspace
 from labkit.search.passages import Passage, passages_of
 
 BEGIN, END = "\x02", "\x03"
@@ -45,7 +45,8 @@ def files() -> Iterator[Path]:
     exercises = all_exercises()
     yield from (workspace() / exercise.notebook_name for exercise in exercises)
     yield from sorted(path for path in guides().glob("*.md") if path.name not in _NOT_GUIDES)
-    yield from (root() / "templates" / phase / "README.md" for phase in sorted({one.phase for one in exercises}))
+    guidelines = {one.root / "templates" / one.phase / "README.md" for one in exercises}
+    yield from sorted(guidelines)
 
 
 class Index:

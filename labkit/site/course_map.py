@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 
-from labkit.catalogue import Exercise, all_exercises, find, root
+from labkit.catalogue import Exercise, exercises_in, find, root
 from labkit.progress.course import phase_title
 
 WIDTH, HEIGHT = 184, 58
@@ -17,7 +17,7 @@ COLUMNS = 4
 
 def page() -> str:
     """Return the page as Markdown."""
-    exercises = all_exercises()
+    exercises = exercises_in(root())
     hours = sum(exercise.entry.minutes for exercise in exercises) / 60
     points = sum(exercise.entry.points for exercise in exercises)
     lines = [
@@ -51,7 +51,7 @@ def page() -> str:
 
 def _phases() -> dict[str, list[Exercise]]:
     by_phase: dict[str, list[Exercise]] = {}
-    for exercise in all_exercises():
+    for exercise in exercises_in(root()):
         by_phase.setdefault(exercise.phase, []).append(exercise)
     return by_phase
 
@@ -91,7 +91,9 @@ def _diagram() -> str:
             boxes.append(_box(exercise, x, y))
         top += ((len(members) - 1) // COLUMNS + 1) * (HEIGHT + ROW_GAP)
     width, height = COLUMNS * (WIDTH + GAP), top - ROW_GAP + 6
-    arrows = [_arrow(places, earlier, exercise) for exercise in all_exercises() for earlier in exercise.entry.builds_on]
+    arrows = [
+        _arrow(places, earlier, exercise) for exercise in exercises_in(root()) for earlier in exercise.entry.builds_on
+    ]
     return "\n".join(
         [
             '<div class="course-map" tabindex="0" role="group" aria-label="What builds on what; the tables below hold '
@@ -151,7 +153,7 @@ def _arrow(places: dict[str, tuple[float, float]], earlier: str, exercise: Exerc
 
 def _highlights() -> Iterator[str]:
     """Rules that bring out the arrows of the exercise that one points at."""
-    for exercise in all_exercises():
+    for exercise in exercises_in(root()):
         name = exercise.short_name
         for state in ("hover", "focus-visible"):
             yield f"svg:has(.{name}:{state}) :is(.to-{name},.from-{name}){{stroke-width:2.5;opacity:1}}"

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from labkit.catalogue import all_exercises, root
+from labkit.catalogue import exercises_in, root
 from labkit.site import live
 from labkit.site.places import COPIED, place, rewrite
 
@@ -42,6 +42,6 @@ def _enliven(picture: re.Match[str], page: str, recordings: dict[str, str]) -> s
 
 def documents() -> list[str]:
     """Repository paths of all documents that have a page."""
-    phases = dict.fromkeys(exercise.phase for exercise in all_exercises())
+    phases = dict.fromkeys(exercise.phase for exercise in exercises_in(root()))
     written = sorted(f"docs/{path.name}" for path in (root() / "docs").glob("*.md"))
     return ["README.md", "CONTRIBUTING.md", *written, *(f"templates/{phase}/README.md" for phase in phases)]

@@ -18,7 +18,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.catalogue import Exercise, all_exercises
+from labkit.catalogue import Exercise, exercises_in, root
 from labkit.site import live
 from labkit.site.places import COPIED, rewrite
 
@@ -32,7 +32,7 @@ DARK = re.compile(r"background: url\(data:image/webp;base64,([\w+/=]+)\)")
 
 def pages(linked: set[str]) -> Iterator[tuple[str, str | bytes]]:
     """Each page and picture: its path on the site, and its content. Adds linked repository paths to `linked`."""
-    for exercise in all_exercises():
+    for exercise in exercises_in(root()):
         if exercise.notebook.is_file():
             pictures: dict[str, bytes] = {}
             notebook = release(exercise)

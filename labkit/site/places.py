@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
-from labkit.catalogue import all_exercises, root
+from labkit.catalogue import exercises_in, root
 
 SOURCES = ("labkit", "autograder", "cluster", "benchmarks", "tests")
 """Folders whose files the site shows when a page links to them."""
@@ -38,7 +38,7 @@ def place(path: str) -> str | None:
     file = PurePosixPath(path)
     if file.parent == PurePosixPath("docs") and file.suffix == ".md":
         return file.stem.lower()
-    if path in {f"notebooks/{exercise.notebook_name}" for exercise in all_exercises()}:
+    if path in {f"notebooks/{exercise.notebook_name}" for exercise in exercises_in(root())}:
         return path.removesuffix(".ipynb")
     if file.name == "README.md" and file.parts[0] == "templates":
         return f"phases/{file.parent.name}"

@@ -22,7 +22,7 @@ from typing import Any
 import nbformat
 import numpy as np
 
-from labkit.catalogue import Exercise, all_exercises, root
+from labkit.catalogue import Exercise, exercises_in, root
 from labkit.notebook.stepper import Stepper
 from labkit.notebook.viewer import Viewer, packed
 from labkit.plots.picture import SHARPER, Picture
@@ -169,7 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="one of the course's")
     wanted = {path.resolve() for path in parser.parse_args().notebooks}
-    known = {exercise.notebook.resolve(): exercise for exercise in all_exercises()}
+    known = {exercise.notebook.resolve(): exercise for exercise in exercises_in(root())}
     if others := wanted - set(known):
         parser.error(f"{min(others)} is no notebook of the course")
     for path in sorted(wanted):

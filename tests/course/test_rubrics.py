@@ -15,7 +15,6 @@ from judged_here import skip_unless_judged
 from autograder.judge import Judge
 from autograder.mutants import Mutants, Variants, judging
 from autograder.sandbox import Sandbox
-from labkit import catalogue
 from labkit.catalogue import Exercise
 from labkit.checks import Ranks, Report, Submission, run_checks, visible_rubric
 
@@ -195,4 +194,5 @@ def test_both_rubrics_are_on_one_scale(name: str) -> None:
 def test_the_table_of_what_mutants_earn_is_up_to_date(name: str) -> None:
     """It shows what the rubric states, which the tests above compare with a run of each."""
     section = judging.section(HIDDEN[name])
-    assert section in (catalogue.root() / "autograder/course/README.md").read_text(), "python -m autograder.mutants"
+    page = HIDDEN[name].exercise.root / "autograder/course/README.md"
+    assert section in page.read_text(), "python -m autograder.mutants"

@@ -26,7 +26,7 @@ def banner(exercise: Exercise) -> Banner:
         text.append("this is the last exercise of the course")
         parts.append("This is the last exercise of the course.")
     else:
-        link = os.path.relpath(following.notebook, exercise.notebook.parent)
+        link = os.path.relpath(following.notebook_name, exercise.phase)
         name = f"{following.entry.number:02} {following.entry.title}"
         text.append(f"next: {name} ({link})")
         parts.append(f'Next: <a href="{escape(link)}">{escape(name)}</a>.')

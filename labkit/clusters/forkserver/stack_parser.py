@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
+from labkit.catalogue import code_folders
 from labkit.clusters.job import Job
 from labkit.clusters.program import is_learners
 from labkit.clusters.rank_status import Frame
 
-_WAITERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+_WAITERS = (str(Path(torch.__file__).parent), *map(str, code_folders()))
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")

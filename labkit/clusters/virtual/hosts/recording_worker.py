@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from labkit.catalogue import code_folders
 from labkit.clusters.forkserver import reports
 from labkit.clusters.program import is_learners
 from labkit.clusters.rank_result import RankResult
@@ -45,7 +46,11 @@ WANTED, HELD, RELEASED = "wanted", "held", "released"
 """Messages in place of an answer: the replay waits for this rank; still has much of its record; has little of it."""
 _OUTSIDE = ("open", "os.", "shutil.", "subprocess.", "socket.", "sqlite3.")
 """Prefixes of audit events that show an effect on the world outside this process, or a look at it."""
-_NOT_THE_PROGRAM = ("<frozen importlib", f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[3]}/")
+_NOT_THE_PROGRAM = (
+    "<frozen importlib",
+    f"{Path(torch.__file__).parent}/",
+    *(f"{folder}/" for folder in code_folders()),
+)
 
 
 class RecordingWorker:

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from labkit.catalogue import code_folders
 from labkit.clusters.virtual.isolation.current import here
 
 _FUTURES = str(Path(concurrent.futures.__file__).parent)
@@ -83,8 +84,7 @@ def _caller(filename: str) -> str:
     """Whose code reads the clock: torch's, labkit's, threading's (free), other of the library (real), or any other."""
     if filename == timeit.__file__:
         return "charged"
-    labkit = str(Path(__file__).parents[3])
-    if filename.startswith((labkit, str(Path(torch.__file__).parent))):
+    if filename.startswith((*map(str, code_folders()), str(Path(torch.__file__).parent))):
         return "free"
     if filename in (threading.__file__, queue.__file__) or filename.startswith(_FUTURES):
         return "free"
