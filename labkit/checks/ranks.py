@@ -7,7 +7,8 @@
     run.bytes_on_the_wire, run.wall_seconds
 
 `submission.ring_all_reduce` is a reference: the process that runs the rubric loads none of the learner's code.
-To make more than one call, for example on a class, write a function in the rubric: `submission.used_by(function)`.
+To make more than one call, for example on a class, write a function, in the rubric or, if visible checks need it, too,
+in the exercise's `scenarios`: `submission.used_by(function)`.
 Inputs are a function of the rank, or a list with one item per rank. An item is a tensor, or several arguments,
 `Args(tensor, op=reduce_op("MAX"), group=group_of([0, 2]))`, or None if the rank makes no call.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -45,6 +47,9 @@ class Args:
 
 CHECK_PHASE = "checks"
 """Folder name under which a rubric's own functions run on ranks, in the place of an exercise's phase."""
+SCENARIO_PHASE = "<checks>"
+"""The same for modules of `scenarios`. In brackets, their lines are never taken for the learner's: what the learner's
+code calls there, such as a loss, fails or waits at the learner's line."""
 
 Inputs = Callable[[int], Args | Tensor | None] | Sequence[Args | Tensor | None]
 """Arguments of each rank's call."""
@@ -96,18 +101,31 @@ class Submission:
             run = ranks(4).call(submission.used_by(trained), batches)
 
         Only its source is sent, so it must import what it needs; `parts` are functions and classes of the rubric that
-        it calls. It runs next to the learner's code, which can change anything it sees: its return value is only the
-        rank's claim. joined: initialize the process group first.
+        it calls. For a function of the exercise's `scenarios`, the source of its whole module is sent, so it may use
+        what is there: `submission.used_by(trained)`. The same holds for a part, the first one, that a rubric's function
+        builds on. Ranks do not import that module: they may be reused for several calls of a check, and the learner's
+        code in an earlier one could have changed what it imports.
+
+        It runs next to the learner's code, which can change anything it sees: its return value is only the rank's
+        claim. joined: initialize the process group first.
         """
-        driver = Exercise(f"{CHECK_PHASE}/{function.__name__}")
-        texts = [_text(part) for part in (*parts, function)]
-        text = "\n\n".join(["from __future__ import annotations", *texts])
+        first = (*parts, function)[0]
+        texts = list(map(_text, (*parts, function)))
+        text = "\n\n".join(texts if _is_of_scenarios(first) else ["from __future__ import annotations", *texts])
+        if _is_of_scenarios(function):
+            driver = Exercise(f"{SCENARIO_PHASE}/{function.__module__.rpartition('.')[2]}")
+        else:
+            driver = Exercise(f"{CHECK_PHASE}/{function.__name__}")
         return Reference(Submission(driver, text, self.modules), function.__name__, joined)
 
 
 @functools.lru_cache(maxsize=256)
 def _text(part: Callable[..., Any]) -> str:
-    return textwrap.dedent(inspect.getsource(part))
+    return textwrap.dedent(inspect.getsource(sys.modules[part.__module__] if _is_of_scenarios(part) else part))
+
+
+def _is_of_scenarios(part: Callable[..., Any]) -> bool:
+    return "scenarios" in part.__module__.split(".")
 
 
 class CannotJudge(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 import traceback
@@ -14,7 +15,7 @@ from labkit.checks.expectations import CheckFailed, NotMeasurable
 from labkit.checks.keeping import kept
 from labkit.checks.patience import NOT_RUN
 from labkit.checks.provenance import EXPLANATION
-from labkit.checks.ranks import CHECK_PHASE, CannotJudge, ProcessRun, Ranks, Submission
+from labkit.checks.ranks import CHECK_PHASE, SCENARIO_PHASE, CannotJudge, ProcessRun, Ranks, Submission
 from labkit.checks.report import Report
 from labkit.checks.rubric import Check, Rubric
 from labkit.checks.stopping import what_stopped
@@ -114,10 +115,17 @@ def _without_lines_of_the_check(run: Run) -> Run:
 
 
 def _for_learners(error: RankError) -> RankError:
-    if not error.frames or not error.frames[-1][0].startswith(f"{CHECK_PHASE}/"):
+    if error.frames and not error.frames[-1][0].startswith(f"{CHECK_PHASE}/"):
         return error
-    message = f"{error.message}\n    where the check uses your module: {error.frames[-1][-1]}"
+    lines = [error.frames[-1][-1]] if error.frames else _SCENARIO_LINE.findall(error.traceback)
+    if not lines:
+        return error
+    message = f"{error.message}\n    where the check uses your module: {lines[-1]}"
     return replace(error, message=message, frames=(), locals=())
+
+
+_SCENARIO_LINE = re.compile(rf'^  File "{SCENARIO_PHASE}/.*\n    (.+)$', re.MULTILINE)
+"""In a traceback, with the text of the line. None of these is among an error's frames."""
 
 
 _MOST_MESSAGES = 150

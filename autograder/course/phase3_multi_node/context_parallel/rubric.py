@@ -71,7 +71,7 @@ def attention(
     """
     from contextlib import ExitStack
 
-    from labkit.checks.flop_work import FlopWork
+    from labkit.course.flop_work import FlopWork
     from labkit.exercises import context_parallel as cp
 
     q, k, v = inputs = [x.mT.contiguous().mT if strided else x for x in (q, k, v)]

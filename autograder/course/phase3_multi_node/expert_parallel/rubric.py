@@ -106,7 +106,7 @@ def layered(
 
     import torch
 
-    from labkit.checks.flop_work import FlopWork
+    from labkit.course.flop_work import FlopWork
     from labkit.exercises import expert_parallel
 
     layer = expert_parallel.ExpertParallelMoE(gate.shape[1], up.shape[2], gate.shape[0], top_k, group, factor)

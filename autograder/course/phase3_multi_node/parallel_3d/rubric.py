@@ -118,7 +118,7 @@ def trained(
     import torch
     import torch.distributed as dist
 
-    from labkit.checks.flop_work import FlopWork
+    from labkit.course.flop_work import FlopWork
     from labkit.course.phase3_multi_node.parallel_3d.given import whole_layer
     from labkit.exercises import parallel_3d
     from labkit.models.gpt import GPTConfig

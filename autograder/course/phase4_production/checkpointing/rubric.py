@@ -18,6 +18,7 @@ from torch import Tensor
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.course.phase4_production.checkpointing.given.crashes import crash_states
+from labkit.course.phase4_production.checkpointing.scenarios import Driver
 
 FORBIDDEN = {
     "torch.distributed.checkpoint",
@@ -107,68 +108,59 @@ def driven(
     server: arguments of `serve`, on the last rank, which does that instead.
     """
     import random
-    import time
-    import warnings
 
     import numpy as np
     import torch
     import torch.distributed as dist
 
-    from labkit.course.phase4_production.checkpointing.given.storage_server import RemoteStorage, serve
+    from labkit.course.phase4_production.checkpointing.given.storage_server import serve
 
-    last = dist.get_world_size() - 1
     if server is not None:
-        return serve(last, disk=disk, **server)
-    from labkit.exercises import checkpointing
+        return serve(dist.get_world_size() - 1, disk=disk, **server)
 
-    rank, storage = dist.get_rank(), RemoteStorage(last)
-    components = components_of(weights, seed)
-    torch.manual_seed(seed + rank)
-    np.random.seed(seed + rank)
-    random.seed(seed + rank)
-    checkpointer, found = None, []
-    for name, *more in actions:
-        result: Any = None
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                if name == "new":
-                    checkpointer = checkpointing.DistributedCheckpointer("run", storage=storage, group=group, **more[0])
-                elif name == "train":
-                    result = [train_step(components, data, noisy, group) for _ in range(more[0])]
-                elif name in ("save_checkpoint", "save_async"):
-                    result = getattr(checkpointer, name)(more[0], components, *more[1:])
-                    result = None if result is None else str(result)
-                elif name in ("load_latest_checkpoint", "load_best_checkpoint"):
-                    result = getattr(checkpointer, name)(components)
-                elif name in ("wait", "cleanup_old_checkpoints", "should_checkpoint"):
-                    result = getattr(checkpointer, name)(*more)
-                elif name == "weights":
-                    result = [components["model"].weight.detach()[0].clone(), components["steps"].clone()]
-                elif name == "sleep":
-                    time.sleep(more[0][rank])
-                elif name == "busy":
-                    for _ in range(more[0]):
-                        time.sleep(0.1)  # a step, in which threads go on
-                elif name == "mark":
-                    mark()
-                elif name == "corrupted":
-                    with torch.no_grad():
-                        components["model"].weight.fill_(float("nan"))
-                elif name == "scene":
-                    dist.barrier(group)
-                    if rank == 0:
-                        storage.scene(more[0])
-                    dist.barrier(group)
-                elif name == "note" and rank == 0:
-                    storage.note(more[0])
-            except NotImplementedError:
-                raise  # a part that is not written yet is no answer
-            except Exception as error:
-                result = f"{type(error).__name__}: {error}"
-        found.append([result, [str(one.message) for one in caught]])
-    storage.leave()
-    return found
+    class Training(Driver):
+        """Trains between other actions."""
+
+        def __init__(self) -> None:
+            super().__init__(group)
+            self.components = components_of(weights, seed)
+            self.mark = mark
+
+        def train(self, steps: int) -> list[Tensor]:
+            return [train_step(self.components, data, noisy, group) for _ in range(steps)]
+
+        def save_checkpoint(self, *of_step: Any) -> str | None:
+            return self.saved("save_checkpoint", *of_step)
+
+        def save_async(self, *of_step: Any) -> str | None:
+            return self.saved("save_async", *of_step)
+
+        def saved(self, name: str, step: int, *metrics: Any) -> str | None:
+            result = getattr(self.checkpointer, name)(step, self.components, *metrics)
+            return None if result is None else str(result)
+
+        def load_latest_checkpoint(self) -> Any:
+            return self.checkpointer.load_latest_checkpoint(self.components)
+
+        def load_best_checkpoint(self) -> Any:
+            return self.checkpointer.load_best_checkpoint(self.components)
+
+        def weights(self) -> list[Tensor]:
+            return [self.components["model"].weight.detach()[0].clone(), self.components["steps"].clone()]
+
+        def corrupted(self) -> None:
+            with torch.no_grad():
+                self.components["model"].weight.fill_(float("nan"))
+
+        def note(self, text: str) -> None:
+            if self.rank == 0:
+                self.storage.note(text)
+
+    training = Training()
+    torch.manual_seed(seed + training.rank)
+    np.random.seed(seed + training.rank)
+    random.seed(seed + training.rank)
+    return training.do(actions)
 
 
 # What the judge makes of it -------------------------------------------------------------------------------------------
@@ -202,7 +194,7 @@ class Session:
             Args(list(actions), None, self.weights.clone(), self.data.clone(), **common) for _ in range(world_size)
         ]
         given.append(Args([], server, group=group_of([world_size]), disk=work("disk", disk)))
-        function = self.submission.used_by(driven, components_of, train_step)
+        function = self.submission.used_by(driven, Driver, components_of, train_step)
         return self.ranks(world_size + 1).call(function, given)
 
     def trained(self, world_size: int, steps: int, noisy: bool = True) -> list[Tensor]:

@@ -7,6 +7,7 @@ survivors have saved, as an elastic agent would. It knows the losses: it trains 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,16 @@ import torch
 from labkit.checks import Args, CheckFailed, Draw, Ranks, Submission, check, expect
 from labkit.clusters import Run
 from labkit.clusters.virtual import kill, slow
-from labkit.course.phase4_production.fault_tolerance.scenarios import FORWARD, HANG, FailingTraining
+from labkit.course.phase4_production.fault_tolerance.scenarios import (
+    FORWARD,
+    HANG,
+    FailingTraining,
+    goodputs_of,
+    intervals_of,
+    launched,
+    short_training,
+    weight_shapes,
+)
 from labkit.trace import Event, Kind
 
 FORBIDDEN = {
@@ -27,31 +37,6 @@ CLOSE = 1e-5
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def trained(*given: Any) -> Any:
-    """On a rank: train, and return what came of it."""
-    from labkit.course.phase4_production.fault_tolerance.scenarios import short_training
-
-    return short_training(*given)
-
-
-def intervals_of(cases: list[list[float]]) -> list[list[float]]:
-    """On a rank: return Young's and Daly's interval of each case."""
-    from labkit.exercises import fault_tolerance
-
-    found = []
-    for seconds, mtbf, gpus in cases:
-        result = fault_tolerance.young_daly_interval(seconds, mtbf, int(gpus))
-        found.append([float(result.young), float(result.daly)])
-    return found
-
-
-def goodputs_of(cases: list[list[float]]) -> list[float]:
-    """On a rank: return the goodput of each case."""
-    from labkit.exercises import fault_tolerance
-
-    return [float(fault_tolerance.goodput(*case[:4], int(case[4]))) for case in cases]
 
 
 def misused(cases: list[str]) -> list[str]:
@@ -88,51 +73,22 @@ def misused(cases: list[str]) -> list[str]:
     return found
 
 
-def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: bool) -> dict[str, Any]:
-    """On a rank: launch a job on a cluster that only keeps it; return its fields, and the error, if it fails."""
-    import multiprocessing.util
-    import tempfile
-    from pathlib import Path
+# What is launched -----------------------------------------------------------------------------------------------------
 
-    from labkit.clusters.rank_result import RankResult
-    from labkit.clusters.run import Run
-    from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig
-    from labkit.course.phase4_production.fault_tolerance.scenarios import MemoryCheckpoints
-    from labkit.exercises import fault_tolerance as ft
 
-    class Recorded:
-        """A cluster that runs nothing: it keeps the job."""
+def training_of(submission: Submission, ranks: Ranks, draw: Draw, samples: int = 25, **options: Any) -> FailingTraining:
+    """Return a training with drawn numbers. samples: with the default batch the last one of 25 is short, but not empty
+    on 4 ranks.
+    """
 
-        def __init__(self, run: Any) -> None:
-            self.jobs: list[Any] = []
-            self.outcome = run
+    def launch(arguments: list[tuple[Any, ...]], processes: bool = False, faults: Sequence[Any] = ()) -> Run:
+        chosen = ranks.processes(len(arguments)) if processes else ranks(len(arguments), faults=list(faults))
+        return chosen.attempt(submission.used_by(short_training), [Args(*own) for own in arguments])
 
-        def run(self, job: Any, *more: Any, **options: Any) -> Any:
-            self.jobs.append(job)
-            return self.outcome
-
-    folder = tempfile.mkdtemp(dir=multiprocessing.util.get_temp_dir())
-    program = Path(folder) / "program.py"
-    program.write_text("print('trains')\n")
-    cluster: Any = Recorded(Run([RankResult(0, exit=-9 if fails else 0)]))
-    config = ElasticConfig(program, ranks_per_node, least, most, restarts, cluster, {"NAME": "value"})
-    failure = ""
-    try:
-        ft.ElasticTraining(MemoryCheckpoints(folder, 2, None, lambda: None)).launch_elastic_training(config)
-    except NotImplementedError:
-        raise  # a part that is not written yet is no answer
-    except Exception as error:
-        failure = type(error).__name__
-    (job,) = cluster.jobs
-    return {
-        "nodes": [job.min_nnodes, job.nnodes],
-        "ranks": job.nproc_per_node,
-        "restarts": job.max_restarts,
-        "environment": dict(job.environment),
-        "source": job.source or "",
-        "stops hanging jobs": job.hang_timeout is not None and job.on_hang == "stop",
-        "error": failure,
-    }
+    features, hidden = draw.randrange(3, 6), draw.randrange(4, 8)
+    weights = [draw.tensor(shape) / 8 for shape in weight_shapes(features, hidden)]
+    inputs, targets = draw.tensor((samples, features)) / 8, draw.tensor((samples, 1)) / 8
+    return FailingTraining(launch, weights, inputs, targets, draw.randrange(1000), **options)
 
 
 # What must come out ---------------------------------------------------------------------------------------------------
@@ -238,7 +194,7 @@ def goodputs(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=2, todo=4, title="without failures it is one process", look_at="train_step: who counts how much")
 def one_process(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     run = training.launch(draw.choice([2, 3, 4]))
     expect_losses(training, losses_of(run), 0, "no failure")
     expect_weights(training, run, "no failure")
@@ -263,7 +219,7 @@ def moment(run: Run, name: str, number: int, share: float = 0.5) -> float:
 def killed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     """Twice in one training: rank 0 or others, the second time in the other epoch."""
     world_size = draw.choice([2, 3])
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     whole = training.launch(world_size, keep=False)
     right = losses_of(whole)
     first, second = draw.choice([2, 3, 4]), draw.choice([6, 7])
@@ -292,7 +248,7 @@ def killed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=2, todo=4, title="killed while a checkpoint is being written", look_at="what says how many steps are done"
 )
 def while_writing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     whole = training.launch(2, keep=False)
     time = moment(whole, "write", 2, draw.uniform(0.1, 0.9))  # of step 6
     run = training.launch(2, faults=[kill(draw.randrange(2), at=time)])
@@ -308,7 +264,7 @@ def while_writing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=1, todo=4, title="random numbers go on, too", look_at="what draws random numbers between loading and a step"
 )
 def dropout(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, dropout=0.5)
+    training = training_of(submission, ranks, draw, dropout=0.5)
     whole = training.launch(2, keep=False)
     right = losses_of(whole)
     run = training.launch(2, faults=[kill(draw.randrange(2), at=moment(whole, "forward", draw.choice([7, 8])))])
@@ -323,7 +279,7 @@ def dropout(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=3, todo=4, title="nodes leave and join: the same global batches", look_at="what depends on the world size"
 )
 def other_world_sizes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, every=2)
+    training = training_of(submission, ranks, draw, every=2)
     sizes = draw.choice([(3, 2, 4), (2, 3, 1), (4, 3, 2)])
     for number, (world_size, step) in enumerate(zip(sizes, (3, 6, 0), strict=True)):
         dies = draw.randrange(1, max(2, world_size))  # not rank 0, which has the journal
@@ -342,7 +298,7 @@ def other_world_sizes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=1, todo=4, title="another global batch is said", look_at="resume: when is it another one?")
 def changed_batch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, every=2)
+    training = training_of(submission, ranks, draw, every=2)
     run = training.launch(2, at={1: {"dies_at": 4}})
     expect_failed(run, "after a kill")
     training.options["batch"] = batch = draw.choice([9, 11])
@@ -360,7 +316,7 @@ def changed_batch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def hang(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     limit, step = draw.uniform(0.5, 2.0), draw.choice([2, 3])
-    training = FailingTraining(submission, ranks, draw, trained, hang_timeout=limit, samples=14)
+    training = training_of(submission, ranks, draw, hang_timeout=limit, samples=14)
     slowly = training.launch(3, faults=[slow(draw.randrange(3), factor=0.2 * limit / FORWARD)], keep=False)
     expect_losses(training, losses_of(slowly), 0, "a rank that takes a fifth of hang_timeout")
     hangs = draw.randrange(3)
@@ -381,7 +337,7 @@ def hang(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=1, todo=4, title="errors are raised", look_at="what is caught, and where")
 def errors(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     raises, step = draw.randrange(2), draw.choice([2, 4])
     run = training.launch(2, at={raises: {"raises_at": step}})
     value = run.values[raises]
@@ -395,7 +351,7 @@ def errors(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=2, todo=4, title="a step that fails twice in a row is reported", look_at="stop_repeated_crash")
 def repeated(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, every=3, samples=14)
+    training = training_of(submission, ranks, draw, every=3, samples=14)
     step = draw.choice([2, 3])
     for restarts in (0, 1):
         run = training.launch(2, restarts, at={1: {"dies_at": step}})
@@ -410,7 +366,7 @@ def repeated(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(value["steps"], "steps of the third attempt").equals(0)
     expect(len(training.launch(2, 0, keep=False).values[0]["losses"]), "losses of a new launch").equals(training.steps)
     # another step: no repetition
-    training = FailingTraining(submission, ranks, draw, trained, every=3, samples=14)
+    training = training_of(submission, ranks, draw, every=3, samples=14)
     for restarts, fails in ((0, step), (1, step - 1)):
         expect_failed(training.launch(2, restarts, at={1: {"dies_at": fails}}), "an attempt")
     run = training.launch(2, 2)
@@ -421,7 +377,7 @@ def repeated(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     points=1, todo=4, title="recovery takes no longer than loading", look_at="what a restart computes or reads again"
 )
 def recovery_time(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, samples=70, batch=7, epochs=1, every=8)
+    training = training_of(submission, ranks, draw, samples=70, batch=7, epochs=1, every=8)
     run = training.launch(2, at={draw.randrange(2): {"dies_at": 9 + draw.randrange(2)}})
     expect_failed(run, "after a kill")
     run = training.launch(2, restarts=1).raise_if_failed()
@@ -446,8 +402,16 @@ def launch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         "stops hanging jobs": False,
     }
     for value, error in zip(run.values, ("", "RankFailed"), strict=True):
+        seen = {
+            "nodes": [value["min_nnodes"], value["nnodes"]],
+            "ranks": value["nproc_per_node"],
+            "restarts": value["max_restarts"],
+            "environment": value["environment"],
+            "source": value["source"] or "",
+            "stops hanging jobs": value["hang_timeout"] is not None and value["on_hang"] == "stop",
+        }
         for name, wanted in right.items():
-            expect(value[name], f"{name} of the job").equals(wanted)
+            expect(seen[name], f"{name} of the job").equals(wanted)
         expect(value["error"], f"error of a launch whose job {'fails' if error else 'succeeds'}").equals(error)
 
 
@@ -465,7 +429,7 @@ def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=1, todo=4, title="real processes: SIGKILL, and on", look_at="what may be different with gloo")
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, every=2, samples=14, hang_timeout=10.0)
+    training = training_of(submission, ranks, draw, every=2, samples=14, hang_timeout=10.0)
     run = training.launch(3, processes=True, at={draw.randrange(3): {"dies_at": 3}})
     expect_failed(run, "after SIGKILL of a process in step 3")
     saved = expect_saved(training, 2, "killed in step 3")

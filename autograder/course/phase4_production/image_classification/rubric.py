@@ -20,10 +20,16 @@ from labkit.course.phase4_production.image_classification.scenarios import (
     CLASSES,
     FEATURES,
     INIT_SCALE,
+    chosen,
+    digits_classified,
     digits_model,
     expected,
+    fitted,
     net_of,
+    rates,
     shapes,
+    stepped,
+    tested,
 )
 from labkit.data import digits
 from labkit.trace import Kind
@@ -37,60 +43,6 @@ FORBIDDEN = {
 """Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 SEEDS = (1, 2, 3, 5)
 """Of trainings of the digits that reach more than 97 % by a margin."""
-
-
-# What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def chosen(cases: list[list[float]]) -> list[list[Any]]:
-    """On a rank: return strategy and offload for each case, or the error."""
-    from labkit.exercises import image_classification
-
-    found: list[list[Any]] = []
-    for parameters, gpus, memory, activations, optimizer, unit in cases:
-        try:
-            choice = image_classification.choose_strategy(
-                int(parameters), int(gpus), memory, activations, optimizer, unit
-            )
-            found.append([choice.strategy, bool(choice.cpu_offload)])
-        except ValueError:
-            found.append(["ValueError", False])
-    return found
-
-
-def stepped(*given: Any, **options: Any) -> Any:
-    """On a rank: take steps."""
-    from labkit.course.phase4_production.image_classification.scenarios import steps
-
-    return steps(*given, **options)
-
-
-def hits(*given: Any) -> Any:
-    """On a rank: test a model."""
-    from labkit.course.phase4_production.image_classification.scenarios import tested
-
-    return tested(*given)
-
-
-def rated(*given: Any) -> Any:
-    """On a rank: return learning rates."""
-    from labkit.course.phase4_production.image_classification.scenarios import rates
-
-    return rates(*given)
-
-
-def trained(*given: Any) -> Any:
-    """On a rank: fit."""
-    from labkit.course.phase4_production.image_classification.scenarios import fitted
-
-    return fitted(*given)
-
-
-def classified(*given: Any) -> Any:
-    """On a rank: train on the digits."""
-    from labkit.course.phase4_production.image_classification.scenarios import digits_classified
-
-    return digits_classified(*given)
 
 
 # What the judge makes of it -------------------------------------------------------------------------------------------
@@ -338,7 +290,7 @@ def performance(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def learning_rates(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, batch = draw.choice([1, 2]), draw.choice([2, 3])
     epochs, warmup, rate = draw.randrange(5, 9), draw.choice([0.5, 1.0, 2.0]), draw.uniform(0.1, 2)
-    run = ranks(world_size).call(submission.used_by(rated), [Args(batch, epochs, warmup, 24, rate)] * world_size)
+    run = ranks(world_size).call(submission.used_by(rates), [Args(batch, epochs, warmup, 24, rate)] * world_size)
     each = 24 // world_size // batch
     total, first, peak = epochs * each, round(warmup * each), rate * batch * world_size / 256
     right = [
@@ -358,7 +310,7 @@ def counted(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, count, size = draw.choice([(2, 7, 2), (3, 10, 3), (3, 13, 2), (2, 9, 3)])
     weights, (images, labels) = drawn_weights(draw), samples(draw, count)
     given = [Args({"strategy": "fsdp"}, weights, images, labels, size)] * world_size
-    run = ranks(world_size).call(submission.used_by(hits), given)
+    run = ranks(world_size).call(submission.used_by(tested), given)
     outputs = net_of(weights)(images).detach()
     places = (outputs.argsort(1, descending=True) == labels[:, None]).nonzero()[:, 1]
     loss = torch.nn.functional.cross_entropy(outputs, labels, reduction="sum")
@@ -378,7 +330,7 @@ def fits(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     def launch(saved: Sequence[Any] = (None, None), **changes: Any) -> Run:
         own = [{**plan, "due": [due], **changes, "saved": one} for one in saved]
         given = [Args(options, [one.clone() for one in weights], images.clone(), labels.clone(), one) for one in own]
-        return ranks(2).call(submission.used_by(trained), given)
+        return ranks(2).call(submission.used_by(fitted), given)
 
     whole = launch()
     expect([len(value["steps"]) for value in whole.values], "steps of 3 epochs").equals([9, 9])
@@ -400,7 +352,7 @@ def fits(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=2, todo=4, title="97 % of the digits on 2 ranks", look_at="fit, and all that it calls")
 def classifies_digits(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     seed, epochs, batch = draw.choice(SEEDS), 5, 64
-    run = ranks(2).call(submission.used_by(classified), [Args(epochs, batch, seed)] * 2)
+    run = ranks(2).call(submission.used_by(digits_classified), [Args(epochs, batch, seed)] * 2)
     images, labels = digits("test").tensors
     model = digits_model()
     for rank, value in enumerate(run.values):

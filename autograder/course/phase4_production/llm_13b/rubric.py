@@ -28,11 +28,15 @@ from labkit.course.phase4_production.llm_13b.given import (
 )
 from labkit.course.phase4_production.llm_13b.scenarios import (
     cluster_of,
+    forecasted,
+    generated,
     loss_of,
     model_of,
     one_process,
     plan_of,
+    planned,
     right_tokens,
+    trained,
 )
 from labkit.predict import FITTED, Plan, predict
 from labkit.predict.running import FAILURES_PER_GPU_HOUR, checkpoint_interval
@@ -63,37 +67,6 @@ CLUSTERS: list[list[Any]] = [
     [GPT_2B, "cloud-t4", 4, {}, 64],
 ]
 """On each of them the fastest layout of all does not fit: it is 7 % faster or more."""
-
-
-# What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def plans(cases: list[Any]) -> Any:
-    """On a rank: plan."""
-    from labkit.course.phase4_production.llm_13b.scenarios import planned
-
-    return planned(cases)
-
-
-def forecasts(cases: list[Any]) -> Any:
-    """On a rank: forecast."""
-    from labkit.course.phase4_production.llm_13b.scenarios import forecasted
-
-    return forecasted(cases)
-
-
-def trains(*given: Any) -> Any:
-    """On a rank: train."""
-    from labkit.course.phase4_production.llm_13b.scenarios import trained
-
-    return trained(*given)
-
-
-def generates(*given: Any) -> Any:
-    """On a rank: generate."""
-    from labkit.course.phase4_production.llm_13b.scenarios import generated
-
-    return generated(*given)
 
 
 # What the judge makes of it -------------------------------------------------------------------------------------------
@@ -133,7 +106,7 @@ class Planned:
 
 def planned_by(submission: Submission, ranks: Ranks, cases: list[list[Any]]) -> list[Planned]:
     """Return the submission's plans for the cases, checked."""
-    (found,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
+    (found,) = ranks(1).call(submission.used_by(planned), [Args(cases)]).values
     return [Planned(case, seen) for case, seen in zip(cases, found, strict=True)]
 
 
@@ -155,7 +128,7 @@ def run(
     count = layout.get("data", 1) * layout.get("pipeline", 1) * layout.get("tensor", 1)
     own = [None] * count if saved is None else saved
     given = [Args(sizes, layout, steps, options, one, own_loop) for one in own]
-    return ranks(count).call(submission.used_by(trains), given)
+    return ranks(count).call(submission.used_by(trained), given)
 
 
 def sizes_of(draw: Draw) -> list[int]:
@@ -232,7 +205,7 @@ def figures(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             "recovery_seconds": recovery, "checkpoint_every_seconds": every, "goodput": share,
             "days": steps * step.step_seconds / share / 86_400,
         })  # fmt: skip
-    (found,) = ranks(1).call(submission.used_by(forecasts), [Args(cases)]).values
+    (found,) = ranks(1).call(submission.used_by(forecasted), [Args(cases)]).values
     for case, seen, right in zip(cases, found, wanted, strict=True):
         for name, value in right.items():
             near, so = (torch.tensor(float(one), dtype=torch.float64) for one in (value, seen[name]))
@@ -247,7 +220,7 @@ def refusals(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         [GPT_1B, "dgx-a100", 1, {}, 64, draw.choice([0, -1e9, math.inf])],
         [big, "dgx-a100", 1, {}, 64, 1e9],
     ]
-    (found,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
+    (found,) = ranks(1).call(submission.used_by(planned), [Args(cases)]).values
     for begin, seen in zip(("batch must be", "tokens must be", "no layout of"), found, strict=True):
         expect(str(seen).startswith(f"ValueError: {begin}"), f"ValueError that begins with {begin!r}").holds(str(seen))
 
@@ -391,7 +364,7 @@ def generation(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         table = 2 * torch.randn(5, 5, 5, generator=torch.Generator().manual_seed(draw.randrange(1 << 30)))
         prompt = torch.tensor([draw.randrange(5) for _ in range(draw.choice([1, 3]))], dtype=torch.uint8)
         count, context, seed = 30, draw.choice([4, 6]), draw.randrange(1000)
-        (found,) = ranks(1).call(submission.used_by(generates), [Args(table, prompt, count, context, seed)]).values
+        (found,) = ranks(1).call(submission.used_by(generated), [Args(table, prompt, count, context, seed)]).values
         expect(found[1], f"most tokens that the model sees, context {context}").equals(context)
         right = right_tokens(table, prompt, count, context, seed)
         expect(found[0], f"{len(prompt)} tokens of a prompt, and {count} more").equals(right)

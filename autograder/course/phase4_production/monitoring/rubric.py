@@ -17,6 +17,7 @@ from torch import Tensor
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.clusters.virtual import jitter, link, slow
+from labkit.course.phase4_production.monitoring.scenarios import compared, fingerprints, found_outliers, probed
 from labkit.trace import Kind
 
 FORBIDDEN = {"torch.distributed.all_gather_object", "torch.distributed.monitored_barrier", "torch.hash_tensor"}
@@ -25,29 +26,6 @@ NETWORK: dict[str, Any] = {"inter_node": "ethernet-100g"}
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def fingerprints(tensors: list[Tensor], strided: list[int]) -> list[int]:
-    """On a rank: return the fingerprint of each tensor; those of `strided` are not contiguous."""
-    from labkit.exercises import monitoring
-
-    for place in strided:
-        tensors[place] = tensors[place].mT.contiguous().mT
-    return [int(monitoring.fingerprint(tensor)) for tensor in tensors]
-
-
-def compared(values: list[Tensor], grads: list[Tensor], missing: list[int], group: Any = None) -> list[list[Any]]:
-    """On a rank: return the alarms about a model with these parameters and gradients, without those `missing`."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.exercises import monitoring
-
-    model = torch.nn.ParameterDict({f"layer{n}": torch.nn.Parameter(value) for n, value in enumerate(values)})
-    for place, (parameter, grad) in enumerate(zip(model.values(), grads, strict=True)):
-        parameter.grad = None if place in missing else grad
-    monitor = monitoring.DistributedTrainingMonitor(dist.get_rank(group), dist.get_world_size(group), group=group)
-    return [[alarm.cause, int(alarm.rank), alarm.detail] for alarm in monitor.check_gradient_sync(model)]
 
 
 def divided(plan: list[list[int]], interval: int, samples: list[int], compute: Any, load: Any, talk: Any) -> list[Any]:
@@ -82,24 +60,6 @@ def divided(plan: list[list[int]], interval: int, samples: list[int], compute: A
     wanted = ["step", "loss", "compute_seconds", "communication_seconds", "input_seconds", "samples_per_second"]
     records = [[float(line[name]) for name in wanted] for line in lines if line["kind"] == "step"]
     return [[float(x) for x in own[:6]], records, float(monitor.measure_scaling_efficiency(100.0))]
-
-
-def probed(nbytes: int, stride: int) -> float:
-    """On a rank: return the time of a message."""
-    import torch.distributed as dist
-
-    from labkit.exercises import monitoring
-
-    monitor = monitoring.DistributedTrainingMonitor(dist.get_rank(), dist.get_world_size(), stride=stride)
-    dist.barrier()
-    return float(monitor.measure_communication_time(nbytes))
-
-
-def found_outliers(cases: list[Any]) -> list[list[int]]:
-    """On a rank: return the outliers of each case: values and a factor."""
-    from labkit.exercises import monitoring
-
-    return [[int(rank) for rank in monitoring.outliers(values, factor)] for values, factor in cases]
 
 
 def watched(

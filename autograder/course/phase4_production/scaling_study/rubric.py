@@ -17,91 +17,18 @@ from typing import Any
 import torch
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
+from labkit.course.phase4_production.scaling_study.scenarios import computed, fitted, laws, studied, timed
 from labkit.trace import Kind
 
 FORBIDDEN = {"torch.distributed.all_gather_object", "torch.distributed.monitored_barrier"}
 """Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 WITHIN = 0.02
 """Relative error of times and efficiencies that counts as right."""
+RATIO = ["communication_to_computation_ratio"]
+"""What a study returns of each point, too."""
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def timed(
-    plan: list[int],
-    late: int,
-    warm: list[int],
-    counts: list[int],
-    nelements: int,
-    tick: Any,
-    group: Any = None,
-) -> list[float]:
-    """On a rank: come late, then time steps: `warm` units of work in the first ones, then those of `plan` in turn.
-
-    counts: steps, warm-up, repeats. nelements: of an all-reduce at the end of each step; 0: none.
-    """
-    import torch
-    import torch.distributed as dist
-
-    from labkit.exercises import scaling_study
-
-    calls = 0
-
-    def step() -> None:
-        nonlocal calls
-        units = warm[calls] if calls < len(warm) else plan[(calls - len(warm)) % len(plan)]
-        calls += 1
-        for _ in range(units):
-            tick()
-        if nelements:
-            dist.all_reduce(torch.zeros(nelements), group=group)
-
-    steps, warmup, repeats = counts
-    benchmark = scaling_study.ScalabilityBenchmark(steps=steps, warmup=warmup, repeats=repeats)
-    for _ in range(late):
-        tick()
-    return [float(seconds) for seconds in benchmark.time_steps(step, group)]
-
-
-def studied(
-    kind: str, world_sizes: list[int], batch: int, counts: list[int], nelements: int, sample: Any, warm: Any
-) -> list[list[float]]:
-    """On a rank: make a study of steps that work for each sample, and end with an all-reduce of the group."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.course.phase4_production.scaling_study.given import Workload
-    from labkit.exercises import scaling_study
-
-    steps, warmup, repeats = counts
-
-    def make(batch_size: int, group: Any) -> Workload:
-        calls = 0
-
-        def compute() -> None:
-            nonlocal calls
-            calls += 1
-            for _ in range(batch_size):
-                sample()
-            if calls <= warmup:
-                warm()
-
-        def step() -> None:
-            compute()
-            dist.all_reduce(torch.zeros(nelements), group=group)
-
-        return Workload(step, compute)
-
-    benchmark = scaling_study.ScalabilityBenchmark(make, steps=steps, warmup=warmup, repeats=repeats)
-    points = getattr(benchmark, f"{kind}_scaling")(world_sizes, batch)
-    found = []
-    for point in points:
-        of = point.measurement
-        ratio = benchmark.communication_to_computation_ratio(of)
-        numbers = [of.world_size, of.batch_size, of.seconds, point.efficiency, ratio]
-        found.append([float(number) for number in numbers])
-    return found
 
 
 def reference(batch: int, steps: int, nelements: int, sample: Any) -> None:
@@ -114,46 +41,6 @@ def reference(batch: int, steps: int, nelements: int, sample: Any) -> None:
         for _ in range(batch):
             sample()
         dist.all_reduce(torch.zeros(nelements))
-
-
-def computed(table: list[list[Any]], calls: list[list[Any]]) -> list[Any]:
-    """On a rank: call methods of a benchmark about measurements: world size, samples, times of steps and computing."""
-    from labkit.course.phase4_production.scaling_study.given import Measurement
-    from labkit.exercises import scaling_study
-
-    measured = [Measurement("real", "ddp", n, batch, tuple(steps), tuple(alone)) for n, batch, steps, alone in table]
-    benchmark = scaling_study.ScalabilityBenchmark(recorded=measured)
-    found: list[Any] = []
-    for name, *args in calls:
-        if name.endswith("scaling"):
-            found.append([float(point.efficiency) for point in getattr(benchmark, name)(*args)])
-        else:
-            number, *more = args
-            value = getattr(benchmark, name)(measured[number], *more)
-            found.append([float(one) for one in value] if isinstance(value, tuple) else float(value))
-    return found
-
-
-def laws(calls: list[list[Any]]) -> list[float]:
-    """On a rank: return the values of functions of the module."""
-    from labkit.exercises import scaling_study
-
-    return [float(getattr(scaling_study, name)(*args)) for name, *args in calls]
-
-
-def fitted(kind: str, table: list[list[Any]], batch: int, formats: list[str]) -> list[Any]:
-    """On a rank: study measurements of each origin; return what fits the real ones, and reports of them all."""
-    from labkit.course.phase4_production.scaling_study.given import Measurement
-    from labkit.exercises import scaling_study
-
-    benchmark = scaling_study.ScalabilityBenchmark()
-    for origin in ("real", "virtual", "predict"):
-        measured = [Measurement(origin, "ddp", n, b, tuple(steps), tuple(alone)) for n, b, steps, alone in table]
-        own = scaling_study.ScalabilityBenchmark(recorded=measured)
-        getattr(own, f"{kind}_scaling")([n for n, *_ in table], batch)
-        benchmark.points += own.points
-    fits = [[fit.law, float(fit.rate), *map(float, fit.parameters.values()), fit.limit] for _, fit in benchmark.fits()]
-    return [fits, *(benchmark.report(format) for format in formats)]
 
 
 def misused(cases: list[str]) -> list[str]:
@@ -272,7 +159,8 @@ def expect_study(submission: Submission, ranks: Ranks, draw: Draw, kind: str, si
     counts = [2, draw.randrange(1, 3), 1]
     more = sizes[-1] + 1  # a rank takes no part at all
     run = ranks(more, inter_node=network).call(
-        submission.used_by(studied), [Args(kind, sizes, batch, counts, nelements, sample, warm)] * more
+        submission.used_by(studied),
+        [Args(kind, sizes, batch, counts, sample, warm, nelements=nelements, methods=RATIO)] * more,
     )
     rate = {}
     for n in sizes:
@@ -354,7 +242,8 @@ def ratios(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect_close(seen[number + len(table)], ratio, f"ratio of {what}", 1e-6)
     # measured: a step whose communication takes a drawn part of its computing
     sample = work("sample", 0.002)
-    inputs = [Args("weak", [2], 5, [2, 1, 2], 1_250_000, sample, work("warm", 0.1))] * 2
+    steps = {"nelements": 1_250_000, "methods": RATIO}
+    inputs = [Args("weak", [2], 5, [2, 1, 2], sample, work("warm", 0.1), **steps)] * 2
     run = ranks(2, inter_node="ethernet-10g").call(submission.used_by(studied), inputs)
     bare = ranks(2, inter_node="ethernet-10g").call(submission.used_by(reference), [Args(5, 2, 1_250_000, sample)] * 2)
     wanted = bare.trace.since_barrier().seconds / 2 / 0.01 - 1

@@ -51,7 +51,7 @@ def attended(
     """
     import contextlib
 
-    from labkit.checks.flop_work import FlopWork
+    from labkit.course.flop_work import FlopWork
     from labkit.exercises import context_parallel
 
     own = [x.clone().requires_grad_() for x in inputs]

@@ -15,79 +15,7 @@ from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect,
 from labkit.clusters import Run
 from labkit.course.phase4_production.checkpointing.given import MANIFEST, Snapshot, manifest_text
 from labkit.course.phase4_production.checkpointing.given.crashes import crash_states
-
-# What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def driven(
-    actions: list[list[Any]],
-    server: Any = None,
-    group: Any = None,
-    disk: Any = None,
-) -> Any:
-    """On a rank: do the actions one after another; return what comes of each, or the error that it raises.
-
-    server: arguments of `serve`, on the last rank, which does that instead. All weights are the number of the step.
-    """
-    import random
-    import time
-    import warnings
-
-    import numpy as np
-    import torch
-    import torch.distributed as dist
-
-    from labkit.course.phase4_production.checkpointing.given.storage_server import RemoteStorage, serve
-
-    last = dist.get_world_size() - 1
-    if server is not None:
-        return serve(last, disk=disk, **server)
-    from labkit.exercises import checkpointing
-
-    rank, storage, found = dist.get_rank(), RemoteStorage(last), []
-    components = {"weights": torch.zeros(4)}
-    checkpointer: Any = None
-    for name, *more in actions:
-        result: Any = None
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            began = time.monotonic()
-            try:
-                if name == "new":
-                    checkpointer = checkpointing.DistributedCheckpointer("run", storage=storage, group=group, **more[0])
-                elif name in ("save_checkpoint", "save_async"):
-                    components["weights"].fill_(more[0])
-                    result = getattr(checkpointer, name)(more[0], components, *more[1:])
-                    result = str(result) if name == "save_checkpoint" else time.monotonic() - began
-                elif name == "load_latest_checkpoint":
-                    components["weights"].fill_(-1)
-                    result = [checkpointer.load_latest_checkpoint(components), components["weights"].tolist()]
-                elif name == "together":
-                    result = checkpointer.together(lambda: [rank, 6 // (rank - more[0])])  # noqa: B023
-                elif name == "train":
-                    components["weights"].fill_(more[0])
-                elif name == "draw":
-                    result = [torch.rand(1).item(), float(np.random.rand()), random.random()]
-                elif name == "sleep":
-                    time.sleep(more[0][rank])
-                elif name == "busy":
-                    for _ in range(more[0]):
-                        time.sleep(0.1)  # a step, in which threads go on
-                elif name == "scene":
-                    dist.barrier(group)
-                    if rank == 0:
-                        storage.scene(more[0])
-                    dist.barrier(group)
-                else:
-                    result = getattr(checkpointer, name)(*more)
-            except NotImplementedError:
-                raise  # a part that is not written yet is no answer
-            except Exception as error:
-                result = f"{type(error).__name__}: {error}"
-        found.append([result, " ".join(str(one.message) for one in caught)])
-    storage.leave()
-    return found
-
+from labkit.course.phase4_production.checkpointing.scenarios import driven
 
 # What the checks read -------------------------------------------------------------------------------------------------
 
@@ -271,7 +199,7 @@ def loading(submission: Submission, ranks: Ranks) -> None:
         wanted = [[step, [float(step)] * 4]] * 2
         expect(results(run, 2 * number + 2), f"step and weights that are loaded {what}").equals(wanted)
         if number:
-            text = run.values[0][2 * number + 2][1]
+            text = " ".join(run.values[0][2 * number + 2][1])
             expect(text, f"warnings {what}", look_at="load_first: warnings.warn").contains("step_00000002")
     for seen in results(run, 8):
         expect(str(seen), "error when no checkpoint can be loaded").contains("CheckpointError")

@@ -10,73 +10,30 @@ from typing import Any
 
 from labkit.checks import Args, CheckFailed, Draw, NotMeasurable, Ranks, Submission, check, expect
 from labkit.clusters import Run
-from labkit.course.phase4_production.fault_tolerance.scenarios import FailingTraining
+from labkit.course.phase4_production.fault_tolerance.scenarios import (
+    FailingTraining,
+    goodputs_of,
+    intervals_of,
+    launched,
+    short_training,
+    weight_shapes,
+)
 from labkit.trace import Kind
 
-# What runs on the ranks -----------------------------------------------------------------------------------------------
+# What is launched -----------------------------------------------------------------------------------------------------
 
 
-def trained(*given: Any) -> Any:
-    """On a rank: train, and return what came of it."""
-    from labkit.course.phase4_production.fault_tolerance.scenarios import short_training
+def training_of(submission: Submission, ranks: Ranks, draw: Draw, **options: Any) -> FailingTraining:
+    """Return a training with drawn numbers, of 25 samples."""
 
-    return short_training(*given)
+    def launch(arguments: list[tuple[Any, ...]]) -> Run:
+        given = [Args(*own) for own in arguments]
+        return ranks(len(given)).attempt(submission.used_by(short_training), given)
 
-
-def formulas() -> list[float]:
-    """On a rank: return intervals and goodputs."""
-    from labkit.exercises import fault_tolerance as ft
-
-    one, many, long = (
-        ft.young_daly_interval(*case) for case in ((50.0, 1e4, 1), (50.0, 1e8, 10_000), (300.0, 1e5, 1000))
-    )
-    shares = [
-        ft.goodput(1000.0, 50.0, 0.0, 1e12, 1),
-        ft.goodput(1000.0, 50.0, 0.0, 1e4, 1),
-        ft.goodput(1000.0, 50.0, 300.0, 1e8, 10_000),
-        ft.goodput(1e7, 50.0, 300.0, 1e4, 1),
-    ]
-    found = [one.young, one.daly, many.young, many.daly, long.young, long.daly, *shares]
-    return [float(number) for number in found]
-
-
-def launched() -> dict[str, Any]:
-    """On a rank: launch a job on a cluster that only keeps it; return its fields."""
-    import tempfile
-    from pathlib import Path
-
-    from labkit.clusters.rank_result import RankResult
-    from labkit.clusters.run import Run
-    from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig
-    from labkit.exercises import fault_tolerance as ft
-
-    class Recorded:
-        job: Any = None
-        exit = 0
-
-        def run(self, job: Any, *more: Any, **options: Any) -> Any:
-            self.job = job
-            return Run([RankResult(0, exit=self.exit)])
-
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "program.py"
-        program.write_text("print('trains')\n")
-        cluster: Any = Recorded()
-        config = ElasticConfig(program, 8, 2, 4, max_restarts=5, cluster=cluster, environment={"NAME": "value"})
-        training = ft.ElasticTraining(folder)
-        training.launch_elastic_training(config)
-        shape = ("min_nnodes", "nnodes", "nproc_per_node", "max_restarts")
-        found = {name: getattr(cluster.job, name) for name in (*shape, "environment", "source", "hang_timeout")}
-        found["environment"] = dict(found["environment"])
-        cluster.exit = -9
-        try:
-            training.launch_elastic_training(config)
-            found["error"] = "none"
-        except NotImplementedError:
-            raise  # a part that is not written yet is no answer
-        except Exception as error:
-            found["error"] = type(error).__name__
-    return found
+    features, hidden = draw.randrange(3, 6), draw.randrange(4, 8)
+    weights = [draw.tensor(shape) / 8 for shape in weight_shapes(features, hidden)]
+    inputs, targets = draw.tensor((25, features)) / 8, draw.tensor((25, 1)) / 8
+    return FailingTraining(launch, weights, inputs, targets, draw.randrange(1000), **options)
 
 
 # What must come out ---------------------------------------------------------------------------------------------------
@@ -111,11 +68,19 @@ def expect_failed(training: FailingTraining, run: Run, saved: int, what: str) ->
 
 @check(points=4, todo=1, title="young_daly_interval and goodput", look_at="failures of a job of many GPUs")
 def numbers(submission: Submission, ranks: Ranks) -> None:
-    (results,) = ranks(1).call(submission.used_by(formulas), [Args()]).values
+    jobs_of: list[list[float]] = [[50.0, 1e4, 1], [50.0, 1e8, 10_000], [300.0, 1e5, 1000]]
+    (pairs,) = ranks(1).call(submission.used_by(intervals_of), [Args(jobs_of)]).values
+    shares_of: list[list[float]] = [
+        [1000.0, 50.0, 0.0, 1e12, 1],
+        [1000.0, 50.0, 0.0, 1e4, 1],
+        [1000.0, 50.0, 300.0, 1e8, 10_000],
+        [1e7, 50.0, 300.0, 1e4, 1],
+    ]
+    (shares,) = ranks(1).call(submission.used_by(goodputs_of), [Args(shares_of)]).values
     names = ["Young's interval", "Daly's interval"]
     jobs = ["50 s a checkpoint, a failure each 10,000 s", "the same with 10,000 GPUs", "C = 300 s, M = 100 s"]
     wanted = [1000.0, 966.9444444444, 1000.0, 966.9444444444, 244.948974278, 100.0]
-    for number, (seen, right) in enumerate(zip(results, wanted, strict=False)):
+    for number, (seen, right) in enumerate(zip([one for pair in pairs for one in pair], wanted, strict=True)):
         expect(seen, f"{names[number % 2]}: {jobs[number // 2]}", unit="seconds").close_to(right, rel=1e-9)
     cases = {
         "no failures: 1000 of 1050 s": 1000 / 1050,
@@ -123,13 +88,13 @@ def numbers(submission: Submission, ranks: Ranks) -> None:
         "restarts of 300 s, 10,000 GPUs": 0.8765605486507,
         "an interval of 10,000,000 s": 0.0,
     }
-    for (name, right), seen in zip(cases.items(), results[6:], strict=True):
+    for (name, right), seen in zip(cases.items(), shares, strict=True):
         expect(seen, f"goodput with an interval of 1000 s: {name}").close_to(right, rel=1e-6)
 
 
 @check(points=4, todo=4, title="without failures: the losses of one process", look_at="train_step: who counts how much")
 def one_process(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     run = training.launch(3)
     expect_losses(training, run, 0, "3 ranks, no failure", "samples of a rank: 3, 2 and 2, at last 2, 1 and 1")
     hint = "all is saved, also what came after the last interval"
@@ -142,7 +107,7 @@ def one_process(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=4, todo=4, title="a rank is killed: the losses go on, on any number of ranks", look_at="resume")
 def killed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     what = "rank 1 of 3 killed in step 5"
     expect_failed(training, training.launch(3, at={1: {"dies_at": 5}}), 3, what)
     run = training.launch(2, restarts=1, keep=False)
@@ -159,7 +124,7 @@ def killed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=3, todo=4, title="dropout goes on with the same random numbers", look_at="`given.batches(loader)`")
 def dropout(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, dropout=0.5)
+    training = training_of(submission, ranks, draw, dropout=0.5)
     whole = training.launch(2, keep=False).raise_if_failed()
     expect(whole.values[0]["error"], "2 ranks, no failure: error of rank 0").equals("")
     training.launch(2, at={1: {"dies_at": 6}})
@@ -170,7 +135,7 @@ def dropout(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=2, todo=4, title="another global batch is said", look_at="resume: `loaded_global_batch_size`")
 def changed_batch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     training.launch(2, at={1: {"dies_at": 4}})
     training.options["batch"] = 9
     said = training.launch(2, restarts=1).raise_if_failed().values[0]["warnings"]
@@ -181,7 +146,7 @@ def changed_batch(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=3, todo=4, title="a rank that hangs counts as dead", look_at="`dist.new_group(timeout=...)`, and its use")
 def hang(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained, hang_timeout=0.5)
+    training = training_of(submission, ranks, draw, hang_timeout=0.5)
     run = training.launch(2, at={1: {"hangs_at": 2}})
     if run.trace.clock != "modelled":
         raise NotMeasurable("a hang of 1000 s is checked on virtual ranks")
@@ -194,7 +159,7 @@ def hang(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=3, todo=4, title="a step that fails twice in a row is reported", look_at="stop_repeated_crash")
 def repeated(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    training = FailingTraining(submission, ranks, draw, trained)
+    training = training_of(submission, ranks, draw)
     for restarts, step in ((0, 3), (1, 2), (2, 2)):
         run = training.launch(2, restarts, at={1: {"dies_at": step}})
         what = f"steps of rank 0, which are killed in steps 3, 2 and 2: attempt {restarts + 1}"
@@ -209,7 +174,9 @@ def repeated(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(points=2, todo=5, title="launch_elastic_training: nodes, ranks, restarts", look_at="the fields of Job")
 def launch(submission: Submission, ranks: Ranks) -> None:
-    (fields,) = ranks(1).call(submission.used_by(launched), [Args()]).values
+    fields, failed = (
+        ranks(1).call(submission.used_by(launched), [Args(2, 4, 8, 5, fails)]).values[0] for fails in (False, True)
+    )
     right = {
         "min_nnodes": 2,
         "nnodes": 4,
@@ -221,7 +188,8 @@ def launch(submission: Submission, ranks: Ranks) -> None:
     }
     for name, wanted in right.items():
         expect(fields[name], f"{name} of the job").equals(wanted)
-    expect(fields["error"], "error of a job that has failed for good", look_at="raise_if_failed").equals("RankFailed")
+    error = failed["error"] or "none"
+    expect(error, "error of a job that has failed for good", look_at="raise_if_failed").equals("RankFailed")
 
 
 HINTS = {

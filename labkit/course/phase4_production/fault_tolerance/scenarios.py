@@ -1,9 +1,11 @@
 """A short training whose ranks fail on purpose, for checks of fault tolerance: launched again, as an agent would.
 
-    training = FailingTraining(submission, ranks, draw, trained, epochs=2)
+    training = FailingTraining(launch, weights, inputs, targets, seed, epochs=2)
     run = training.launch(3, faults=[kill(1, at=0.055)])
     run = training.launch(3, restarts=1)                # continues from what the first launch has saved
     training.expected_losses()                          # by one process, by step
+
+Its ranks run `short_training`. `intervals_of`, `goodputs_of` and `launched` are the ranks' side of the other checks.
 
 Ranks of a check share no folder, and nothing that one call leaves is there in the next one. So checkpoints are kept in
 the ranks' memory, by a stand-in for exercise 20, and the copies of surviving ranks go through the check to
@@ -27,10 +29,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from labkit.checks.draw import Draw
-from labkit.checks.ranks import Args, Ranks, Submission
-from labkit.clusters import Run
+from labkit.clusters import RankResult, Run
 from labkit.clusters.arguments import work
+from labkit.course.phase4_production.fault_tolerance.given import ElasticConfig
 from labkit.course.phase4_production.fault_tolerance.given.global_batches import GlobalBatchSampler
 
 FORWARD = 0.01
@@ -43,6 +44,58 @@ HANG = 1000.0
 """Virtual seconds of a rank that hangs."""
 MISTAKES = (NotImplementedError, AttributeError, NameError, TypeError, KeyError, IndexError, ValueError)
 """Errors that no failure of another rank causes: they end the check, with the learner's line."""
+
+
+def intervals_of(cases: list[list[float]]) -> list[list[float]]:
+    """On a rank: return Young's and Daly's interval of each case: arguments of `young_daly_interval`."""
+    from labkit.exercises import fault_tolerance
+
+    found = []
+    for seconds, mtbf, gpus in cases:
+        result = fault_tolerance.young_daly_interval(seconds, mtbf, int(gpus))
+        found.append([float(result.young), float(result.daly)])
+    return found
+
+
+def goodputs_of(cases: list[list[float]]) -> list[float]:
+    """On a rank: return the goodput of each case: arguments of `goodput`."""
+    from labkit.exercises import fault_tolerance
+
+    return [float(fault_tolerance.goodput(*case[:4], int(case[4]))) for case in cases]
+
+
+class RecordingCluster:
+    """Keeps the jobs that it should run, and returns the same result for each."""
+
+    def __init__(self, result: Run) -> None:
+        self.result = result
+        self.jobs: list[Any] = []
+
+    def run(self, job: Any, *more: Any, **options: Any) -> Run:
+        self.jobs.append(job)
+        return self.result
+
+
+def launched(least: int, most: int, ranks_per_node: int, restarts: int, fails: bool) -> dict[str, Any]:
+    """On a rank: launch a job on a `RecordingCluster`; return its fields, and the type of the error, or ""."""
+    from labkit.exercises import fault_tolerance
+
+    with tempfile.TemporaryDirectory(dir=multiprocessing.util.get_temp_dir()) as folder:
+        program = Path(folder) / "program.py"
+        program.write_text("print('trains')\n")
+        cluster: Any = RecordingCluster(Run([RankResult(0, exit=-9 if fails else 0)]))
+        config = ElasticConfig(program, ranks_per_node, least, most, restarts, cluster, {"NAME": "value"})
+        failure = ""
+        try:
+            fault_tolerance.ElasticTraining(folder).launch_elastic_training(config)
+        except NotImplementedError:
+            raise  # a part that is not written yet is no answer
+        except Exception as error:
+            failure = type(error).__name__
+    (job,) = cluster.jobs
+    names = ("min_nnodes", "nnodes", "nproc_per_node", "max_restarts", "source", "hang_timeout", "on_hang")
+    fields = {name: getattr(job, name) for name in names}
+    return {**fields, "environment": dict(job.environment), "error": failure}
 
 
 class MemoryCheckpoints:
@@ -185,37 +238,41 @@ def short_training(
         }
 
 
+def weight_shapes(features: int, hidden: int) -> list[tuple[int, ...]]:
+    """Return the shapes of the model's weights."""
+    return [(hidden, features), (hidden,), (1, hidden), (1,)]
+
+
+Launch = Callable[..., Run]
+"""`launch(arguments, **hardware)` calls `short_training` on fresh ranks, each with one of `arguments`, and returns
+also a failed run."""
+
+
 class FailingTraining:
     """The judge's side: launches, each with the checkpoint and journal of the one before."""
 
     def __init__(
         self,
-        submission: Submission,
-        ranks: Ranks,
-        draw: Draw,
-        trained: Callable[..., Any],
+        launch: Launch,
+        weights: list[Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+        seed: int,
         *,
-        samples: int = 25,
         epochs: int = 2,
         batch: int = 7,
         every: int = 3,
         dropout: float = 0.0,
         hang_timeout: float = 60.0,
     ) -> None:
-        """trained: a function of the rubric that calls `short_training` with its arguments.
-
-        samples: of the data set; with the default batch the last one of an epoch is short, but not empty on 4 ranks.
-        """
-        self.submission, self.ranks, self.trained = submission, ranks, trained
-        features, hidden = draw.randrange(3, 6), draw.randrange(4, 8)
-        shapes: list[tuple[int, ...]] = [(hidden, features), (hidden,), (1, hidden), (1,)]
-        self.weights = [draw.tensor(shape) / 8 for shape in shapes]
-        self.inputs, self.targets = draw.tensor((samples, features)) / 8, draw.tensor((samples, 1)) / 8
+        """weights: rank 0's at the start. inputs, targets: one row for each sample. seed: of the order of samples."""
+        self._launch = launch
+        self.weights, self.inputs, self.targets = weights, inputs, targets
         self.options: dict[str, Any] = {
             "epochs": epochs,
             "batch": batch,
             "every": every,
-            "seed": draw.randrange(1000),
+            "seed": seed,
             "dropout": dropout,
             "hang_timeout": hang_timeout,
         }
@@ -233,29 +290,27 @@ class FailingTraining:
         world_size: int,
         restarts: int = 0,
         *,
-        faults: Sequence[Any] = (),
-        processes: bool = False,
         keep: bool = True,
         at: Mapping[int, Mapping[str, int]] | None = None,
-        **options: Any,
+        **hardware: Any,
     ) -> Run:
         """Train on fresh ranks, which may fail, from the last checkpoint, if there is one.
 
         at: for ranks by number: `hangs_at`, `dies_at`, `raises_at`. keep: let the next launch continue from here.
+        hardware: passed on to the `Launch`.
         """
         none = {"hangs_at": 0, "dies_at": 0, "raises_at": 0}
 
-        def given(rank: int) -> Args:
-            own = {**self.options, **options, "restarts": restarts, **none, **(at or {}).get(rank, {})}
+        def given(rank: int) -> tuple[Any, ...]:
+            own = {**self.options, "restarts": restarts, **none, **(at or {}).get(rank, {})}
             works = [("forward", FORWARD), ("write", WRITE), ("read", READ), ("hang", HANG), ("mark", 1e-9)]
             saved = None if self.saved is None else [self.saved[0], self.saved[1].clone()]
             weights = [tensor.clone() for tensor in self.weights]
             journal = self.journal if rank == 0 else ""
             data = weights, self.inputs.clone(), self.targets.clone()
-            return Args(*data, own, saved, journal, *(work(name, seconds) for name, seconds in works))
+            return (*data, own, saved, journal, *(work(name, seconds) for name, seconds in works))
 
-        chosen = self.ranks.processes(world_size) if processes else self.ranks(world_size, faults=list(faults))
-        run = chosen.attempt(self.submission.used_by(self.trained), given)
+        run = self._launch([given(rank) for rank in range(world_size)], **hardware)
         mistakes = {mistake.__name__ for mistake in MISTAKES}
         if any(result.error is not None and result.error.type in mistakes for result in run.ranks):
             run.raise_if_failed()

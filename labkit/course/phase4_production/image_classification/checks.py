@@ -13,57 +13,19 @@ from torch import Tensor
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, work
 from labkit.clusters import Run
-from labkit.course.phase4_production.image_classification.scenarios import CLASSES, FEATURES, expected, net_of, shapes
+from labkit.course.phase4_production.image_classification.scenarios import (
+    CLASSES,
+    FEATURES,
+    chosen,
+    expected,
+    fitted,
+    net_of,
+    rates,
+    shapes,
+    stepped,
+    tested,
+)
 from labkit.trace import Kind
-
-# What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def chosen(cases: list[list[float]]) -> list[list[Any]]:
-    """On a rank: return strategy and offload for each case, or the error."""
-    from labkit.exercises import image_classification
-
-    found: list[list[Any]] = []
-    for parameters, gpus, memory, activations, optimizer, unit in cases:
-        try:
-            choice = image_classification.choose_strategy(
-                int(parameters), int(gpus), memory, activations, optimizer, unit
-            )
-            found.append([choice.strategy, bool(choice.cpu_offload)])
-        except NotImplementedError:
-            raise  # a part that is not written yet is no answer
-        except ValueError:
-            found.append(["ValueError", False])
-    return found
-
-
-def stepped(*given: Any, **options: Any) -> Any:
-    """On a rank: take steps."""
-    from labkit.course.phase4_production.image_classification.scenarios import steps
-
-    return steps(*given, **options)
-
-
-def hits(*given: Any) -> Any:
-    """On a rank: test a model."""
-    from labkit.course.phase4_production.image_classification.scenarios import tested
-
-    return tested(*given)
-
-
-def rated(*given: Any) -> Any:
-    """On a rank: return learning rates."""
-    from labkit.course.phase4_production.image_classification.scenarios import rates
-
-    return rates(*given)
-
-
-def trained(*given: Any) -> Any:
-    """On a rank: fit."""
-    from labkit.course.phase4_production.image_classification.scenarios import fitted
-
-    return fitted(*given)
-
 
 # Data -----------------------------------------------------------------------------------------------------------------
 
@@ -277,7 +239,7 @@ def performance(submission: Submission, ranks: Ranks) -> None:
 @check(points=2, todo=4, title="learning_rate_at: warm-up and cosine", look_at="learning_rate_at")
 def learning_rates(submission: Submission, ranks: Ranks) -> None:
     # 2 ranks with 8 samples each: 12 epochs of 2 steps, with 4 of warm-up
-    run = ranks(2).call(submission.used_by(rated), [Args(4, 12, 2.0, 16, 3.2)] * 2)
+    run = ranks(2).call(submission.used_by(rates), [Args(4, 12, 2.0, 16, 3.2)] * 2)
     peak = 3.2 * 8 / 256
     shares = {0: 0.2, 1: 0.4, 3: 0.8, 4: 1.0, 9: 0.853553390593, 14: 0.5, 24: 0.0}
     what = f"learning rates of steps {', '.join(map(str, shares))} of 24, 4 of warm-up, peak {peak:.4g}"
@@ -300,7 +262,7 @@ def counted(submission: Submission, ranks: Ranks) -> None:
     for strategy, count in (("ddp", 11), ("fsdp", 7)):
         images, labels = samples(count, 5)
         given = [Args({"strategy": strategy}, weights_of(), images, labels, 2) for _ in range(3)]
-        run = ranks(3).call(submission.used_by(hits), given)
+        run = ranks(3).call(submission.used_by(tested), given)
         seen = torch.tensor(run.values, dtype=torch.float64).sum(0)
         wanted = torch.tensor(right_sums(weights_of(), images, labels), dtype=torch.float64)
         for place, name in enumerate(("loss", "hits of the first class", "hits of the first five", "images")):
@@ -320,7 +282,7 @@ def fits(submission: Submission, ranks: Ranks) -> None:
         "epochs": 3, "batch_size": 4, "seed": 3, "kind": "dropout", "due": [2, 5], "stops": 0, "saved": None,
     }  # fmt: skip
     options = {"strategy": "ddp", "ema_decay": 0.9}
-    function = submission.used_by(trained)
+    function = submission.used_by(fitted)
 
     def launch(**changes: Any) -> Run:
         saved = changes.pop("saved", [None, None])

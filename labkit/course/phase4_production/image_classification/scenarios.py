@@ -1,6 +1,6 @@
 """A short training with exercise 25's trainer, for its checks: the ranks' side, and the results of one process.
 
-    steps(options, weights, batches, ...)       on a rank: take a step with each batch; return its observations
+    stepped(options, weights, batches, ...)     on a rank: take a step with each batch; return its observations
     SmallNet(kind)                              the model that is trained: three blocks and a head, in float64
     expected(weights, batches, ...)             one process, with the samples of all ranks
 
@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.checks.flop_work import FlopWork
+from labkit.course.flop_work import FlopWork
 from labkit.course.phase4_production.checkpointing.given.shards import ShardedState
 from labkit.data import ImageSets
 from labkit.models import ResNet
@@ -146,6 +146,22 @@ class MemoryCheckpoints:
         return int(step)
 
 
+def chosen(cases: list[list[float]]) -> list[list[Any]]:
+    """On a rank: return strategy and offload for each case, or the error."""
+    from labkit.exercises import image_classification
+
+    found: list[list[Any]] = []
+    for parameters, gpus, memory, activations, optimizer, unit in cases:
+        try:
+            choice = image_classification.choose_strategy(
+                int(parameters), int(gpus), memory, activations, optimizer, unit
+            )
+            found.append([choice.strategy, bool(choice.cpu_offload)])
+        except ValueError:
+            found.append(["ValueError", False])
+    return found
+
+
 def trainer_of(
     module: Any, options: dict[str, Any], weights: Sequence[Tensor], kind: str, saved: dict[str, list[Any]] | None,
     **more: Any,
@@ -171,7 +187,7 @@ def flat(state: dict[str, Any]) -> Tensor:
     return torch.cat([value.detach().reshape(-1).double() for value in state.values()])
 
 
-def steps(
+def stepped(
     options: dict[str, Any],
     weights: list[Tensor],
     batches: list[list[Tensor]],

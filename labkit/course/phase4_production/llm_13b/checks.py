@@ -11,42 +11,21 @@ from labkit.checks import Args, Ranks, Submission, check, expect
 from labkit.clusters import Run
 from labkit.course.phase4_production.autotune.given import LayoutSpace
 from labkit.course.phase4_production.llm_13b.given import as_trained
-from labkit.course.phase4_production.llm_13b.scenarios import cluster_of, loss_of, model_of, one_process, right_tokens
+from labkit.course.phase4_production.llm_13b.scenarios import (
+    cluster_of,
+    forecasted,
+    generated,
+    loss_of,
+    model_of,
+    one_process,
+    planned,
+    right_tokens,
+    trained,
+)
 from labkit.predict import Plan, predict
 
 SIZES = [2, 16, 2, 8]
 """Layers, width, heads and sequence of the sibling."""
-
-# What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def plans(cases: list[Any]) -> Any:
-    """On a rank: plan."""
-    from labkit.course.phase4_production.llm_13b.scenarios import planned
-
-    return planned(cases)
-
-
-def forecasts(cases: list[Any]) -> Any:
-    """On a rank: forecast."""
-    from labkit.course.phase4_production.llm_13b.scenarios import forecasted
-
-    return forecasted(cases)
-
-
-def trains(*given: Any, **options: Any) -> Any:
-    """On a rank: train."""
-    from labkit.course.phase4_production.llm_13b.scenarios import trained
-
-    return trained(*given, **options)
-
-
-def generates(*given: Any) -> Any:
-    """On a rank: generate."""
-    from labkit.course.phase4_production.llm_13b.scenarios import generated
-
-    return generated(*given)
-
 
 # The plan -------------------------------------------------------------------------------------------------------------
 
@@ -64,7 +43,7 @@ def layouts(submission: Submission, ranks: Ranks) -> None:
         [[40, 5120, 40, 2048, 50304], "dgx-a100", 4, {}, None, 25e9],
         [[24, 2048, 16, 2048, 50304], "dgx-a100", 1, {"memory_gb": 16.0}, 64, 1e9],
     ]
-    (results,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
+    (results,) = ranks(1).call(submission.used_by(planned), [Args(cases)]).values
     for (sizes, preset, nnodes, changes, batch, tokens), seen in zip(cases, results, strict=True):
         model, cluster = model_of(*sizes), cluster_of(preset, nnodes, **changes)
         batch = batch or 16 * cluster.world_size
@@ -85,7 +64,7 @@ def layouts(submission: Submission, ranks: Ranks) -> None:
 def figures(submission: Submission, ranks: Ranks) -> None:
     layout: dict[str, Any] = {"batch": 512, "microbatch": 2, "data": 8, "pipeline": 2, "tensor": 2, "zero": 1}
     case = [[40, 5120, 40, 2048, 50304], "dgx-a100", 4, {"storage": "cloud-disk-1gb"}, layout, 1000]
-    ((seen,),) = ranks(1).call(submission.used_by(forecasts), [Args([case])]).values
+    ((seen,),) = ranks(1).call(submission.used_by(forecasted), [Args([case])]).values
     # 12.85 billion parameters: 45 GB for each of four nodes to write; 8 * (6.43 + 4.82) GB to read; at 1 GB/s
     what = "12.85 billion parameters, dp 8, pp 2, tp 2, on 4 nodes with 1 GB/s each"
     wanted = {"checkpoint_seconds": 44.993, "recovery_seconds": 209.98, "checkpoint_every_seconds": 22620.0,
@@ -103,7 +82,7 @@ def refusals(submission: Submission, ranks: Ranks) -> None:
         [SIZES, "dgx-a100", 1, {}, 64, -1.0],
         [[80, 20480, 160, 2048, 50304], "dgx-a100", 1, {}, 64, 1e9],
     ]
-    (results,) = ranks(1).call(submission.used_by(plans), [Args(cases)]).values
+    (results,) = ranks(1).call(submission.used_by(planned), [Args(cases)]).values
     for begin, seen in zip(("batch must be", "tokens must be", "no layout of"), results, strict=True):
         expect(str(seen).startswith(f"ValueError: {begin}"), f"ValueError that begins with {begin!r}").holds(str(seen))
 
@@ -118,7 +97,7 @@ def run(
     own = [None] * 4 if saved is None else saved
     own_loop = options.pop("own_loop", False)
     given = [Args(SIZES, layout, steps, options, checkpoints, own_loop) for checkpoints in own]
-    return ranks(4).call(submission.used_by(trains), given)
+    return ranks(4).call(submission.used_by(trained), given)
 
 
 def like_one_process(seen: Run, layout: dict[str, Any], steps: int, what: str, **options: Any) -> None:
@@ -249,7 +228,7 @@ def sibling(submission: Submission, ranks: Ranks) -> None:
 def learns(submission: Submission, ranks: Ranks) -> None:
     sizes, layout = [1, 32, 2, 16], {"batch": 16, "microbatch": 4, "data": 2, "pipeline": 2}
     options: dict[str, Any] = {"held_out": 64, "learning_rate": 0.02}
-    seen = ranks(4).call(submission.used_by(trains), [Args(sizes, layout, 40, options, None)] * 4)
+    seen = ranks(4).call(submission.used_by(trained), [Args(sizes, layout, 40, options, None)] * 4)
     for rank, value in enumerate(seen.values):
         loss = loss_of(sizes, value["weights"], 64)
         expect(loss, f"loss of rank {rank}'s whole model on held-out text, after 40 steps, in nats").at_most(3.3)
@@ -262,7 +241,7 @@ def learns(submission: Submission, ranks: Ranks) -> None:
 def generation(submission: Submission, ranks: Ranks) -> None:
     table = torch.randn(7, 7, 7, generator=torch.Generator().manual_seed(0))
     prompt = torch.tensor([3, 1], dtype=torch.uint8)
-    (result,) = ranks(1).call(submission.used_by(generates), [Args(table, prompt, 12, 5, 1)]).values
+    (result,) = ranks(1).call(submission.used_by(generated), [Args(table, prompt, 12, 5, 1)]).values
     expect(result[1], "most tokens that the model sees, context 5").equals(5)
     expect(result[0], "the prompt and 12 tokens").equals(right_tokens(table, prompt, 12, 5, 1))
 

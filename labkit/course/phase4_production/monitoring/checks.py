@@ -12,40 +12,10 @@ import torch
 from torch import Tensor
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, work
+from labkit.course.phase4_production.monitoring.scenarios import compared, fingerprints, found_outliers, probed
 from labkit.trace import Kind
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def fingerprints(tensors: list[Tensor]) -> list[int]:
-    """On a rank: return the fingerprint of each tensor."""
-    from labkit.exercises import monitoring
-
-    return [int(monitoring.fingerprint(tensor)) for tensor in tensors]
-
-
-def compared(changed: str, ranks_changed: list[int]) -> list[list[Any]]:
-    """On a rank: return the alarms about a model of three layers; some ranks have another value of `changed`."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.exercises import monitoring
-
-    rank = dist.get_rank()
-    layers = {f"layer{n}": torch.nn.Parameter(torch.arange(4.0) + n) for n in range(3)}
-    model = torch.nn.ParameterDict(layers)
-    for parameter in layers.values():
-        parameter.grad = torch.zeros(4)
-    if rank in ranks_changed:
-        name, _, grad = changed.partition(".")
-        if grad == "missing":
-            layers[name].grad = None
-        else:
-            tensor = layers[name].grad if grad else layers[name].data
-            assert tensor is not None
-            tensor[2] = tensor[2] + 2.0**-20
-    monitor = monitoring.DistributedTrainingMonitor(rank, dist.get_world_size())
-    return [[alarm.cause, int(alarm.rank), alarm.detail] for alarm in monitor.check_gradient_sync(model)]
 
 
 def stepped(plan: list[list[Any]], compute: Any, load: Any, talk: Any) -> list[Any]:
@@ -68,24 +38,6 @@ def stepped(plan: list[list[Any]], compute: Any, load: Any, talk: Any) -> list[A
                 talk()
         alarms += monitor.log_step_metrics(step, 1.0, 30 + rank, 1000 + 10 * step)
     return [list(monitor.history[-1][rank]), len(alarms), monitor.measure_scaling_efficiency(1000.0)]
-
-
-def probed(nbytes: int, stride: int) -> float:
-    """On a rank: return the time of a message."""
-    import torch.distributed as dist
-
-    from labkit.exercises import monitoring
-
-    monitor = monitoring.DistributedTrainingMonitor(dist.get_rank(), dist.get_world_size(), stride=stride)
-    dist.barrier()
-    return float(monitor.measure_communication_time(nbytes))
-
-
-def found_outliers(cases: list[Any]) -> list[list[int]]:
-    """On a rank: return the outliers of each case: values and a factor."""
-    from labkit.exercises import monitoring
-
-    return [[int(rank) for rank in monitoring.outliers(values, factor)] for values, factor in cases]
 
 
 def named(cases: list[Any], detect: str, stride: int = 1) -> list[list[list[Any]]]:
@@ -140,6 +92,16 @@ def hashes(submission: Submission, ranks: Ranks) -> None:
         expect(left == right, f"whether the fingerprints on two ranks are equal: {text}").equals(equal)
 
 
+def layers(changed: str) -> Args:
+    """Return parameters and gradients of three layers. changed: "layer1", "layer1.grad", "layer1.missing"; "": none."""
+    values, grads = [torch.arange(4.0) + n for n in range(3)], [torch.zeros(4) for _ in range(3)]
+    layer, _, kind = changed.partition(".")
+    number = int(layer[-1:] or -1)
+    if changed and kind != "missing":
+        (grads if kind else values)[number][2] += 2.0**-20
+    return Args(values, grads, [number] if kind == "missing" else [])
+
+
 @check(
     points=4,
     todo=1,
@@ -155,7 +117,8 @@ def synchronized(submission: Submission, ranks: Ranks) -> None:
         ("layer0.missing", [1], 3, [["desynchronized", 1, "layer0.grad"]]),
         ("layer1", [1], 2, [["desynchronized", 0, "layer1"], ["desynchronized", 1, "layer1"]]),
     ):
-        run = ranks(world_size).call(submission.used_by(compared), [Args(changed, culprits)] * world_size)
+        given = [layers(changed if rank in culprits else "") for rank in range(world_size)]
+        run = ranks(world_size).call(submission.used_by(compared), given)
         what = f"alarms where ranks {culprits} of {world_size} differ in {changed}" if culprits else "alarms, all equal"
         hint = "of two ranks nobody knows which one is right: more than half must agree"
         expect(run.values, what, look_at=hint if world_size == 2 else "").equals([wanted] * world_size)

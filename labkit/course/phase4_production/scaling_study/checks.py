@@ -14,110 +14,8 @@ import torch
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, work
 from labkit.clusters import Run
+from labkit.course.phase4_production.scaling_study.scenarios import computed, fitted, laws, studied, timed
 from labkit.trace import Kind
-
-# What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def timed(plan: list[int], late: int, warmup: int, talk: bool, tick: Any) -> list[float]:
-    """On a rank: wait, then time steps of so many milliseconds, one after the other, again and again."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.exercises import scaling_study
-
-    calls = 0
-
-    def step() -> None:
-        nonlocal calls
-        for _ in range(plan[min(calls, warmup + (calls - warmup) % (len(plan) - warmup))]):
-            tick()
-        calls += 1
-        if talk:
-            dist.all_reduce(torch.zeros(1))
-
-    benchmark = scaling_study.ScalabilityBenchmark(steps=4, warmup=warmup, repeats=2)
-    for _ in range(late):
-        tick()
-    return [float(seconds) for seconds in benchmark.time_steps(step, None)]
-
-
-def studied(kind: str, world_sizes: list[int], batch: int, sample: Any, overhead: Any, warm: Any) -> list[list[float]]:
-    """On a rank: make a study; a sample takes 1 ms, a step on n ranks n ms more, the first two of a rank 50 ms."""
-    import torch.distributed as dist
-
-    from labkit.course.phase4_production.scaling_study.given import Workload
-    from labkit.exercises import scaling_study
-
-    def make(batch_size: int, group: Any) -> Workload:
-        calls = 0
-
-        def compute() -> None:
-            nonlocal calls
-            calls += 1
-            for _ in range(batch_size):
-                sample()
-            if calls <= 2:
-                warm()
-
-        def step() -> None:
-            compute()
-            for _ in range(dist.get_world_size(group)):
-                overhead()
-
-        return Workload(step, compute)
-
-    benchmark = scaling_study.ScalabilityBenchmark(make, steps=2, warmup=2, repeats=1)
-    points = getattr(benchmark, f"{kind}_scaling")(world_sizes, batch)
-    return [
-        [
-            float(point.measurement.world_size),
-            float(point.measurement.batch_size),
-            float(point.measurement.seconds),
-            float(point.efficiency),
-        ]
-        for point in points
-    ]
-
-
-def computed(table: list[list[Any]], calls: list[list[Any]]) -> list[Any]:
-    """On a rank: call methods of a benchmark about measurements: world size, samples, times of steps and computing."""
-    from labkit.course.phase4_production.scaling_study.given import Measurement
-    from labkit.exercises import scaling_study
-
-    measured = [Measurement("real", "ddp", n, batch, tuple(steps), tuple(alone)) for n, batch, steps, alone in table]
-    benchmark = scaling_study.ScalabilityBenchmark(recorded=measured)
-    found: list[Any] = []
-    for name, *args in calls:
-        if name.endswith("scaling"):
-            found.append([float(point.efficiency) for point in getattr(benchmark, name)(*args)])
-        else:
-            number, *more = args
-            value = getattr(benchmark, name)(measured[number], *more)
-            found.append([float(one) for one in value] if isinstance(value, tuple) else float(value))
-    return found
-
-
-def laws(calls: list[list[Any]]) -> list[float]:
-    """On a rank: return the values of functions of the module."""
-    from labkit.exercises import scaling_study
-
-    return [float(getattr(scaling_study, name)(*args)) for name, *args in calls]
-
-
-def reported(table: list[list[Any]], formats: list[str]) -> list[Any]:
-    """On a rank: return reports of a weak study with points of all three origins, and the laws that fit."""
-    from labkit.course.phase4_production.scaling_study.given import Measurement
-    from labkit.exercises import scaling_study
-
-    benchmark = scaling_study.ScalabilityBenchmark()
-    for origin in ("real", "virtual", "predict"):
-        measured = [Measurement(origin, "ddp", n, b, tuple(steps), tuple(alone)) for n, b, steps, alone in table]
-        own = scaling_study.ScalabilityBenchmark(recorded=measured)
-        own.weak_scaling([n for n, *_ in table], table[0][1])
-        benchmark.points += own.points
-    return [*(benchmark.report(format) for format in formats), len(benchmark.fits())]
-
 
 # Checks ---------------------------------------------------------------------------------------------------------------
 
@@ -142,8 +40,8 @@ def expect_close(seen: float, wanted: float, what: str, look_at: str = "", rel: 
 def times(submission: Submission, ranks: Ranks) -> None:
     tick = work("step", 0.001)
     # two steps of warm-up take 50 ms; after that ranks take turns in being slow
-    plans = [[50, 50, 2, 6], [50, 50, 6, 2], [50, 50, 3, 3]]
-    run = ranks(3).call(submission.used_by(timed), [Args(plan, 0, 2, False, tick) for plan in plans])
+    plans = [[2, 6], [6, 2], [3, 3]]
+    run = ranks(3).call(submission.used_by(timed), [Args(plan, 0, [50, 50], [4, 2, 2], 0, tick) for plan in plans])
     require_modelled(run)
     for rank, value in enumerate(run.values):
         what = f"figures on rank {rank}: one for each of 2 repeats"
@@ -161,9 +59,9 @@ def times(submission: Submission, ranks: Ranks) -> None:
         expect(len(seen), f"collectives of rank {rank}: one before each of 2 repeats, one at the end: {seen}").at_most(
             3
         )
-    slow = ranks(2).call(submission.used_by(timed), [Args([3], 0, 0, False, tick), Args([5], 0, 0, False, tick)])
+    slow = ranks(2).call(submission.used_by(timed), [Args([n], 0, [], [4, 0, 2], 0, tick) for n in (3, 5)])
     expect_close(slow.values[0][0], 0.005, "seconds of a step on rank 0: it takes 3 ms, rank 1 takes 5")
-    late = [Args([10], 30 * rank, 0, True, tick) for rank in range(2)]
+    late = [Args([10], 30 * rank, [], [4, 0, 2], 1, tick) for rank in range(2)]
     run = ranks(2).call(submission.used_by(timed), late)
     what = "seconds of a step of 10 ms, which ends with a message; rank 1 comes 30 ms later"
     expect_close(run.values[0][0], 0.01, what, "the clock is read before all are there", rel=0.05)
@@ -207,8 +105,9 @@ def expect_study(
     submission: Submission, ranks: Ranks, kind: str, sizes: list[int], batch: int, wanted: list[tuple[int, int, int]]
 ) -> None:
     """Expect ranks, samples of each and milliseconds of a step of each point of a study on 4 ranks."""
-    works = [work("sample", 0.001), work("overhead", 0.001), work("warm", 0.05)]
-    run = ranks(4).call(submission.used_by(studied), [Args(kind, sizes, batch, *works)] * 4)
+    overhead = work("overhead", 0.001)
+    given = Args(kind, sizes, batch, [2, 2, 1], work("sample", 0.001), work("warm", 0.05), overhead=overhead)
+    run = ranks(4).call(submission.used_by(studied), [given] * 4)
     require_modelled(run)
     first = wanted[0][0] * wanted[0][2] / (wanted[0][0] * wanted[0][1])
     for rank, value in enumerate(run.values):
@@ -294,9 +193,9 @@ def formulas(submission: Submission, ranks: Ranks) -> None:
 def reports(submission: Submission, ranks: Ranks) -> None:
     table: list[list[Any]] = [[n, 8, [0.1 + 0.001 * n], [0.1]] for n in (1, 2, 4, 8)]
     formats = ["markdown", "csv", "json"]
-    seen = ranks(1).call(submission.used_by(reported), [Args(table, formats)]).values[0]
-    markdown, comma_separated, plain, fits = seen
-    expect(fits, "fits: Gustafson's and the universal law for each of 3 curves").equals(6)
+    seen = ranks(1).call(submission.used_by(fitted), [Args("weak", table, 8, formats)]).values[0]
+    fits, markdown, comma_separated, plain = seen
+    expect(len(fits), "fits: Gustafson's and the universal law for each of 3 curves").equals(6)
     for origin in ("real", "virtual", "predict"):
         rows = [line for line in markdown.splitlines() if line.startswith(f"| {origin} |")]
         expect(len(rows), f"rows of Markdown that are marked {origin}").equals(4)

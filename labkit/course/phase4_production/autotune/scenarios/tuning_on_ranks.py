@@ -1,11 +1,20 @@
-"""Programs for the ranks of checks of autotuning: the learner's searches on all ranks but the last, which measures.
-
-A check sends the source of one of these functions: each imports what it needs.
-"""
+"""Programs for the ranks of checks of autotuning: the learner's searches on all ranks but the last, which measures."""
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.clusters.device import memory_allocated
+from labkit.course.measuring_rank import answer, ask, stop
+from labkit.course.phase4_production.autotune.given import LogUniform, Measurement, Recipe, Uniform
+from labkit.course.phase4_production.autotune.scenarios.planted_layouts import key
+from labkit.hardware import Topology
+from labkit.predict import model
 
 
 def sized(
@@ -13,9 +22,6 @@ def sized(
 ) -> list[Any]:
     """On a rank: find the batch size of a step that takes so many kB a sample, and `fixed`; return it, the memory that
     was held when steps began and at the end, and the error."""
-    import torch
-
-    from labkit.clusters.device import memory_allocated
     from labkit.exercises import autotune
 
     held = []
@@ -43,10 +49,6 @@ def sized(
 
 def bucketed(asks: bool, curves: Any, group: Any = None) -> Any:
     """On a rank: tune the bucket size by asking the last rank, or answer: (asker, size) -> seconds by `curves`."""
-    import torch.distributed as dist
-
-    from labkit.checks.measuring_rank import answer, ask, stop
-
     last = dist.get_world_size() - 1
     if not asks:
         times = {(asker, float(size)): seconds for asker, size, seconds in curves}
@@ -60,7 +62,6 @@ def bucketed(asks: bool, curves: Any, group: Any = None) -> Any:
 
 def scaled(cases: list[Any]) -> list[list[Any]]:
     """On a rank: return the scaled recipe of each case."""
-    from labkit.course.phase4_production.autotune.given import Recipe
     from labkit.exercises import autotune
 
     found = []
@@ -73,14 +74,6 @@ def scaled(cases: list[Any]) -> list[list[Any]]:
 def tuned(asks: bool, space: Any, budget: int, seeds: list[int], reduction: int, losses: Any) -> Any:
     """On a rank: tune by asking the last rank once for each of `seeds`, or answer by `losses`, rows of values, floor,
     gap, and the steps from which the trial fails, how."""
-    import math
-    import random
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.checks.measuring_rank import answer, ask, stop
-
     last = dist.get_world_size() - 1
     if not asks:
         rows = {tuple(values): rest for *values, rest in losses}
@@ -95,7 +88,6 @@ def tuned(asks: bool, space: Any, budget: int, seeds: list[int], reduction: int,
             return floor + gap / math.sqrt(steps), how if steps >= fails_at else 0.0
 
         return answer(lookup, [0])
-    from labkit.course.phase4_production.autotune.given import LogUniform, Uniform
     from labkit.exercises import autotune
 
     kinds = {"log": LogUniform, "uniform": Uniform}
@@ -130,19 +122,11 @@ def tuned(asks: bool, space: Any, budget: int, seeds: list[int], reduction: int,
 
 def searched(asks: bool, what: str, given: list[Any], tables: list[Any]) -> Any:
     """On a rank: for each (model, cluster, batch) of `given` search by asking the last rank, or answer by `tables`."""
-    import torch.distributed as dist
-
-    from labkit.checks.measuring_rank import answer, ask, stop
-
     last = dist.get_world_size() - 1
     if not asks:
         rows = [{tuple(plan): found for plan, found in table} for table in tables]
         return answer(lambda asker, numbers: rows[int(numbers[0])].get(tuple(numbers[1:])), [0])
-    from labkit.course.phase4_production.autotune.given import Measurement
-    from labkit.course.phase4_production.autotune.scenarios.planted_layouts import key
     from labkit.exercises import autotune
-    from labkit.hardware import Topology
-    from labkit.predict import model
 
     found: list[Any] = []
     for number, (name, cluster, batch) in enumerate(given):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from labkit.checks.flop_work import FlopWork
+from labkit.course.flop_work import FlopWork
 
 
 def calls_within(unit: float, *functions: Callable[[], object]) -> list[int]:
