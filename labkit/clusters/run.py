@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.clusters import connection_loss, error_hints, hangs
 from labkit.clusters.rank_lists import named_ranks
-
-# labkit/clusters/virtual/scheduler imports it from here
-from labkit.clusters.rank_lists import ranges as ranges
 from labkit.clusters.rank_result import RankError, RankResult
 from labkit.clusters.rank_status import RankStatus
 from labkit.trace import Trace, views

@@ -18,6 +18,7 @@ from torch import Tensor
 from autograder.rubric_support.messages import own_messages
 from labkit.checks import Alteration, Args, Draw, Ranks, Submission, check, expect, group_of, is_close, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.context_parallel.scenarios import attended, marks, one_process, parts, spans
 from labkit.hardware import Link
 from labkit.trace import Kind
 from labkit.units import exact_size
@@ -51,43 +52,18 @@ def cut_and_joined(x: Tensor, layout: str, dim: int, group: Any = None) -> Any:
 
 
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gradient: Any,
-    causal: bool,
-    layout: str,
-    group: Any = None,
-    ulysses: bool = False,
-    strided: bool = False,
-    mark: Any = None,
-    pair: Any = None,
-    flops: float = 1.0,
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, gradient: Tensor | None, *how: Any, strided: bool = False, **options: Any
+) -> list[Tensor]:
     """On a rank: attend, forward and, with a gradient, backward. Returns the result and the gradients of q, k and v.
 
-    mark: called before each pass, and last. pair: called for each number of `flops`. strided: neither the inputs nor
-    the result's gradient are contiguous.
+    strided: neither the inputs nor the result's gradient are contiguous.
     """
-    from contextlib import ExitStack
-
-    from labkit.course.flop_work import FlopWork
-    from labkit.exercises import context_parallel as cp
-
-    q, k, v = inputs = [x.mT.contiguous().mT if strided else x for x in (q, k, v)]
+    inputs = [x.mT.contiguous().mT if strided else x for x in (q, k, v)]
     for x in inputs:
         x.requires_grad_(gradient is not None)
-    with ExitStack() as stack:
-        if pair is not None:
-            stack.enter_context(FlopWork(pair, flops))
-        marks = [lambda: None] * 3 if mark is None else [mark] * 3
-        marks[0]()
-        out = (cp.ulysses_attention if ulysses else cp.ring_attention)(q, k, v, group, causal, layout)
-        marks[1]()
-        if gradient is not None:
-            out.backward(gradient.mT.contiguous().mT if strided else gradient)
-        marks[2]()
-    return [out.detach().contiguous(), *(x.grad.contiguous() for x in inputs if x.grad is not None)]
+    if gradient is not None and strided:
+        gradient = gradient.mT.contiguous().mT
+    return attended(inputs, gradient, *how, **options)
 
 
 def misused(cases: list[str]) -> list[str]:
@@ -124,13 +100,6 @@ def normal(draw: Draw, *shape: int, dtype: str = "float32") -> Tensor:
     return torch.randn(shape, generator=generator).to(getattr(torch, dtype))
 
 
-def parts(x: Tensor, ranks: int, layout: str, dim: int = 2) -> list[Tensor]:
-    """Return each rank's part of a sequence."""
-    size = x.shape[dim] // (2 * ranks)
-    numbers = [(2 * r, 2 * r + 1) if layout == "contiguous" else (r, 2 * ranks - 1 - r) for r in range(ranks)]
-    return [torch.cat([x.narrow(dim, n * size, size) for n in pair], dim) for pair in numbers]
-
-
 class Whole:
     """Attention in one process: q, k, v and the result's gradient; the result and the gradients of q, k and v."""
 
@@ -140,12 +109,8 @@ class Whole:
         self.shape, self.causal, self.layout, self.dtype = tuple(shape), causal, layout, dtype
         self.tensors = [normal(draw, *shape, dtype=dtype) for _ in range(4)]
         self.tensors[0] *= scale
-        q, k, v, gradient = (x.double() for x in self.tensors)
-        inputs = [x.requires_grad_() for x in (q, k, v)]
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-        out.backward(gradient)
-        gradients = [x.grad for x in inputs if x.grad is not None]
-        self.wanted = [x.to(self.tensors[0].dtype) for x in (out.detach(), *gradients)]
+        *inputs, gradient = self.tensors
+        self.wanted = [x.to(self.tensors[0].dtype) for x in one_process(inputs, gradient, causal)]
 
     def given(self, ranks: int, backward: bool = True, **options: Any) -> list[Args]:
         """Return the arguments of each rank."""
@@ -164,15 +129,6 @@ class Whole:
             seen = [value[number] if isinstance(value, list) and number < len(value) else None for value in values]
             wanted = parts(tensor, len(values), self.layout)
             expect(seen, f"{name} of {text}").close_to(wanted, rel=rel or CLOSE[self.dtype])
-
-
-def marks(run: Run, rank: int) -> list[float]:
-    return sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
-
-
-def spans(run: Run, rank: int) -> list[float]:
-    """Return the seconds of a rank's forward and backward pass."""
-    return [end - begin for begin, end in pairwise(marks(run, rank))]
 
 
 def pairs(run: Run, rank: int) -> list[int]:
@@ -204,7 +160,7 @@ def charged(
         "flops": 2 * 4.0 * (tokens // 2) ** 2 * width,
     }
     run = ranks(world_size, inter_node=link).call(
-        submission.used_by(attention), whole.given(world_size, backward, **options)
+        submission.used_by(attention, attended), whole.given(world_size, backward, **options)
     )
     whole.compare(run.values, backward)
     return run, seconds, nbytes
@@ -245,11 +201,11 @@ def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         shape = (draw.choice([1, 2]), draw.choice([1, 3]), 2 * world_size * draw.randrange(1, 5), draw.choice([4, 10]))
         whole = Whole(draw, shape, causal, layout, draw.choice(["float32", "float64"]))
         run = ranks(world_size).call(
-            submission.used_by(attention), whole.given(world_size, backward=False, strided=number % 2 == 0)
+            submission.used_by(attention, attended), whole.given(world_size, backward=False, strided=number % 2 == 0)
         )
         whole.compare(run.values, backward=False)
     whole = Whole(draw, (1, 2, 8 * 3, 8), True, "zigzag", "bfloat16")
-    run = ranks(3).call(submission.used_by(attention), whole.given(3, backward=False))
+    run = ranks(3).call(submission.used_by(attention, attended), whole.given(3, backward=False))
     whole.compare(run.values, backward=False)
 
 
@@ -258,7 +214,7 @@ def scores(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for layout in ("zigzag", "contiguous"):
         world_size = draw.choice([2, 3, 4])
         whole = Whole(draw, (1, 2, 8 * world_size, 8), layout == "zigzag", layout, scale=draw.uniform(150, 400))
-        run = ranks(world_size).call(submission.used_by(attention), whole.given(world_size, backward=False))
+        run = ranks(world_size).call(submission.used_by(attention, attended), whole.given(world_size, backward=False))
         # a float32 of 1,000 is exact to 0.00006, and so is the logarithm of a weight
         whole.compare(run.values, backward=False, about="with large scores, ", rel=2e-3)
 
@@ -275,7 +231,7 @@ def ring(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         whole = Whole(draw, (2, 1, 2 * world_size * draw.randrange(2, 5), 8), causal, "zigzag")
         options: dict[str, Any] = {"backward": False, "mark": work("mark", 1e-6)}
         some = ranks(world_size) if causal else ranks(world_size, alteration=Alteration(altered))
-        run = some.call(submission.used_by(attention), whole.given(world_size, **options))
+        run = some.call(submission.used_by(attention, attended), whole.given(world_size, **options))
         if causal:
             whole.compare(run.values, backward=False)
         else:
@@ -369,7 +325,7 @@ def gradients(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         shape = (draw.choice([1, 2]), draw.choice([1, 3]), 2 * world_size * draw.randrange(1, 5), draw.choice([4, 10]))
         whole = Whole(draw, shape, causal, layout, draw.choice(["float32", "float64"]))
         given = whole.given(world_size, strided=number % 2 == 1)
-        whole.compare(ranks(world_size).call(submission.used_by(attention), given).values)
+        whole.compare(ranks(world_size).call(submission.used_by(attention, attended), given).values)
 
 
 @check(
@@ -386,7 +342,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for some, whole in zip(members, wholes, strict=True):
         for rank, arguments in zip(some, whole.given(len(some), group=group_of(some)), strict=True):
             given[rank] = arguments
-    run = ranks(5).call(submission.used_by(attention), given)
+    run = ranks(5).call(submission.used_by(attention, attended), given)
     for some, whole in zip(members, wholes, strict=True):
         whole.compare([run.values[rank] for rank in some], about=f"in the group {some}, ")
 
@@ -425,13 +381,15 @@ def backward_ring(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size, tokens, width = 6, 256, draw.choice([56, 64])
     whole = Whole(draw, (24, 1, world_size * tokens, width), True, "zigzag")
-    run, nbytes = ranks(world_size, account=True).measured(submission.used_by(attention), whole.given(world_size))
+    run, nbytes = ranks(world_size, account=True).measured(
+        submission.used_by(attention, attended), whole.given(world_size)
+    )
     whole.compare(run.values)
     own_messages(run)
     tensor = 4 * whole.tensors[0].numel() // world_size
     small = Whole(draw, (2, 1, world_size * tokens, width), True, "zigzag")
     forward = ranks(world_size, account=True).call(
-        submission.used_by(attention), small.given(world_size, backward=False)
+        submission.used_by(attention, attended), small.given(world_size, backward=False)
     )
     small.compare(forward.values, backward=False)
     for rank in range(world_size):
@@ -459,7 +417,7 @@ def ulysses(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         shape = (2, world_size * draw.choice([1, 2]), 2 * world_size * draw.randrange(1, 4), 4)
         whole = Whole(draw, shape, causal, layout, draw.choice(["float32", "float64"]))
         given = whole.given(world_size, ulysses=True, strided=number == 0)
-        run = ranks(world_size).call(submission.used_by(attention), given)
+        run = ranks(world_size).call(submission.used_by(attention, attended), given)
         whole.compare(run.values, about="ulysses_attention of ")
 
 
@@ -474,7 +432,7 @@ def exchanges(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     whole = Whole(draw, (1, 2 * world_size, tokens * world_size, 8), False, "zigzag")
     flops = 4.0 * 2 * world_size * tokens**2 * 8
     options: dict[str, Any] = {"mark": work("mark", 1e-6), "pair": work("pair", PAIR), "flops": flops, "ulysses": True}
-    run = ranks(world_size).call(submission.used_by(attention), whole.given(world_size, **options))
+    run = ranks(world_size).call(submission.used_by(attention, attended), whole.given(world_size, **options))
     whole.compare(run.values, about="ulysses_attention of ")
     tensor = 4 * whole.tensors[0].numel() // world_size
     for rank in range(world_size):
@@ -492,7 +450,7 @@ def exchanges(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # who does nothing raises nothing either
     whole = Whole(draw, (1, 2, 8, 4), True, "zigzag")
-    whole.compare(ranks(2).call(submission.used_by(attention), whole.given(2, ulysses=True)).values)
+    whole.compare(ranks(2).call(submission.used_by(attention, attended), whole.given(2, ulysses=True)).values)
     cases = ["layout", "k", "v", "q", "q ", "x", "dim"]
     run = ranks(2).call(submission.used_by(misused), [Args(cases)] * 2)
     for value in run.values:
@@ -511,7 +469,7 @@ def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = 3
     whole = Whole(draw, (8, 2, world_size * 2 * draw.randrange(60, 80), 32), True, "zigzag")
-    run = ranks.processes(world_size).call(submission.used_by(attention), whole.given(world_size))
+    run = ranks.processes(world_size).call(submission.used_by(attention, attended), whole.given(world_size))
     whole.compare(run.values)
     least = (world_size - 1) * 6 * 4 * whole.tensors[0].numel()
     what = "bytes that all ranks sent, by the kernel"

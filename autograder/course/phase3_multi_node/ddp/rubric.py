@@ -7,7 +7,7 @@ of the same sizes, alone on the same network, say how long a pass takes at least
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.ddp.scenarios import layers, noted_calls, passes
 from labkit.trace import Event, Kind
 
 FORBIDDEN = {
@@ -44,112 +45,13 @@ NOISE = 12 * MB
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def layers(sizes: list[int], dtypes: list[str], start: float = 0.0) -> Any:
-    """Layers whose gradients are given: forward uses those in `order`, and backward goes the other way."""
-    import torch
-    from torch import nn
-
-    class Busy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, backward: Any) -> Any:
-            ctx.backward_work = backward
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            if ctx.backward_work is not None:
-                ctx.backward_work()
-            return grad, None
-
-    class Layers(nn.Module):
-        calls: torch.Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights = nn.ParameterList(
-                torch.full((size,), start, dtype=getattr(torch, dtype))
-                for size, dtype in zip(sizes, dtypes, strict=True)
-            )
-            self.register_buffer("calls", torch.full((2,), start))
-            self.register_buffer("count", torch.tensor(int(start)))
-
-        def forward(self, gradients: list[torch.Tensor], order: list[int], backward: Any = None) -> Any:
-            self.calls += gradients[0][0]
-            outputs = torch.zeros(1, dtype=torch.float64)
-            for place in order:
-                product = (self.weights[place] * gradients[place]).sum()
-                apply: Any = Busy.apply
-                outputs = apply(outputs + product, backward)
-            return outputs
-
-    return Layers()
-
-
-def passes(
-    gradients: list[Tensor],
-    orders: list[list[int]],
-    cap: float = 25,
-    backward: Any = None,
-    mark: Any = None,
-    start: float = 0.0,
-    frozen: Sequence[int] = (),
-    without_sync: int = 0,
-    together: bool = False,
-    clear: bool = True,
-    hook: bool = False,
-    group: Any = None,
-    **options: Any,
-) -> Any:
-    """On a rank: one forward and backward pass for each order; return `grad` after each, and an error.
-
-    together: one backward pass after all forward passes. clear: with `zero_grad` between two passes.
-    """
-    import contextlib
-
-    import torch.distributed as dist
-
-    from labkit.exercises import ddp
-
-    model = layers([len(g) for g in gradients], [str(g.dtype).split(".")[1] for g in gradients], start)
-    for place in frozen:
-        model.weights[place].requires_grad_(False)
-    wrapped = ddp.DistributedDataParallel(model, group, cap, **options)
-
-    def negative(state: Any, bucket: Any) -> Any:
-        state.append((bucket.index(), bucket.is_last(), len(bucket.parameters()), len(bucket.gradients())))
-        mean = -bucket.buffer() / dist.get_world_size(group)
-        work = dist.all_reduce(mean, group=group, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
-
-    calls: list[Any] = []
-    if hook:
-        wrapped.register_comm_hook(calls, negative)
-    found, outputs, raised, buffers = [], [], "", []
-    for number, order in enumerate(orders):
-        with wrapped.no_sync() if number < without_sync else contextlib.nullcontext():
-            if mark is not None:
-                mark()
-            if number and clear:
-                wrapped.zero_grad()
-            try:
-                outputs.append(wrapped(gradients, order, backward).sum())
-                if not together or number == len(orders) - 1:
-                    (sum(outputs) if together else outputs[-1]).backward()
-            except RuntimeError as error:
-                raised = str(error)
-                break
-        found.append([None if w.grad is None else w.grad.clone() for w in model.weights])
-        buffers.append(model.calls[0].item())
-    if mark is not None:
-        mark()
-    return {
-        "grads": found,
-        "raised": raised,
-        "calls": calls,
-        "buffers": buffers,
-        "state": [model.weights[0][0].item(), model.count.item()],
-        "keys": sorted(wrapped.state_dict()),
-    }
+def failure(*given: Any, **how: Any) -> str:
+    """On a rank: return the error of one of the passes."""
+    try:
+        passes(*given, **how)
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def reduced_alone(sizes: list[int], pause: Any) -> None:
@@ -227,29 +129,6 @@ def held(size: int, fill: list[float], **options: Any) -> Any:
         wrapped(value).sum().backward()
         seen.append([weight.grad[size // 2].item() for weight in wrapped.module.weights])
     return seen
-
-
-def noted_calls(path: str) -> Iterator[list[str]]:
-    """On a rank: yield a list of the calls of `os.fsync`, and of `os.replace` for this path or for others."""
-    import os
-
-    calls: list[str] = []
-    replace, fsync = os.replace, os.fsync
-
-    def replaced(source: Any, target: Any, **how: Any) -> None:
-        calls.append("replace" if os.fspath(target) == path else "elsewhere")
-        replace(source, target, **how)
-
-    def synced(file: Any) -> None:
-        calls.append("fsync")
-        fsync(file)
-
-    patched: Any = os
-    patched.replace, patched.fsync = replaced, synced
-    try:
-        yield calls
-    finally:
-        patched.replace, patched.fsync = replace, fsync
 
 
 def saved(number: float, fails: bool, restarts: bool) -> Any:
@@ -548,17 +427,17 @@ def unused(submission: Submission, ranks: Ranks, draw: Draw) -> None:
                 seen = [value["grads"][number][layer] for value in run.values]
                 expect(seen, f"gradient of layer {layer}, used on {len(users)} of 3 ranks").equals([wanted] * 3)
     gradients = drawn(draw, 2, sizes)
-    run = go(submission, ranks, same_for_all(gradients, [[0, 2, 3, 4], [0, 1, 2, 3, 4]]))
-    for value in run.values:
-        expect(value["raised"], "error of a forward pass after a pass without layer 1").contains("weights.1")
-        expect("weights.2" in value["raised"], "it names another layer").equals(False)
+    given = same_for_all(gradients, [[0, 2, 3, 4], [0, 1, 2, 3, 4]])
+    for raised in ranks(2).call(submission.used_by(failure, passes, layers), given).values:
+        expect(raised, "error of a forward pass after a pass without layer 1").contains("weights.1")
+        expect("weights.2" in raised, "it names another layer").equals(False)
 
 
 @check(points=1, todo=3, title="a communication hook", look_at="collect: who divides; finish: what the future has")
 def comm_hook(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     gradients = drawn(draw, 2, [draw.randrange(2, 40) for _ in range(3)])
     for view in (False, True):
-        run = go(submission, ranks, same_for_all(gradients, [[0, 1, 2]], cap=1e-6, hook=True,
+        run = go(submission, ranks, same_for_all(gradients, [[0, 1, 2]], cap=1e-6, hook=(-1.0, 0.0),
                                                  gradient_as_bucket_view=view))  # fmt: skip
         for value in run.values:
             expect(value["calls"], "index, is_last, parameters and gradients of each bucket").equals(

@@ -16,6 +16,7 @@ from torch import Tensor
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.course.phase3_multi_node.expert_parallel.given.dense import dense_moe
+from labkit.course.phase3_multi_node.expert_parallel.scenarios import Dense, layered, routed, travelled
 from labkit.trace import Kind
 
 HEADERS = 1.1
@@ -35,101 +36,18 @@ FORBIDDEN = {
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def routed(x: Tensor, gate: Tensor, top_k: int, factor: Any, gradient: Tensor) -> dict[str, Any]:
-    """On a rank: route tokens, and go backward from the weights, times `gradient`, and the loss."""
-    import torch
-
-    from labkit.exercises import expert_parallel
-
-    router = expert_parallel.TopKRouter(gate.shape[1], gate.shape[0], top_k, factor).to(x.dtype)
-    with torch.no_grad():
-        router.gate.weight.copy_(gate)
-    x = x.clone().requires_grad_()
-    routing = router(x)
-    ((routing.weights * gradient).sum() + routing.loss).backward()
-    found: dict[str, Any] = {"experts": routing.experts, "weights": routing.weights.detach()}
-    found |= {"loss": routing.loss.detach(), "kept": routing.kept.contiguous(), "dropped": routing.dropped}
-    return found | {"x": x.grad, "gate": router.gate.weight.grad}
-
-
-def travelled(
+def scattered(
     x: Tensor,
     experts: Tensor,
     weights: Tensor,
     kept: Tensor,
     num_experts: int,
     factors: Sequence[float] | None = None,
-    gradient: Any = None,
-    group: Any = None,
+    gradient: Tensor | None = None,
 ) -> dict[str, Any]:
-    """On a rank: dispatch tokens to given experts. factors: multiply each batch by one, combine, and go backward."""
-    import torch
-
-    from labkit.course.phase3_multi_node.expert_parallel.given import Routing
-    from labkit.exercises import expert_parallel
-
-    # neither is contiguous
-    x = x.T.contiguous().T.requires_grad_()
-    weights = weights.clone().requires_grad_()
-    routing = Routing(experts, weights, kept, torch.zeros(()), num_experts)
-    batches, journey = expert_parallel.dispatch(x, routing, group)
-    found: dict[str, Any] = {"batches": [batch.detach().contiguous() for batch in batches]}
-    if factors is not None:
-        out = expert_parallel.combine([b * f for b, f in zip(batches, factors, strict=True)], journey)
-        out.backward(gradient.T.contiguous().T)
-        found |= {"out": out.detach()}
-        found |= {n: t.grad.contiguous() for n, t in (("x", x), ("weights", weights)) if t.grad is not None}
-    return found
-
-
-def layered(
-    x: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    top_k: int,
-    factor: Any,
-    gradient: Tensor,
-    group: Any = None,
-    replicas: Any = None,
-    all_ranks: Any = None,
-    average: bool = False,
-    mark: Any = None,
-    row: Any = None,
-    flops: float = 1.0,
-) -> dict[str, Any]:
-    """On a rank: a forward and a backward pass of a layer with these weights; up and down are this rank's experts.
-
-    mark: called before each pass, and last. row: called for each number of `flops`.
-    """
-    from contextlib import ExitStack
-
-    import torch
-
-    from labkit.course.flop_work import FlopWork
-    from labkit.exercises import expert_parallel
-
-    layer = expert_parallel.ExpertParallelMoE(gate.shape[1], up.shape[2], gate.shape[0], top_k, group, factor)
-    layer = layer.to(x.dtype)
-    with torch.no_grad():
-        for parameter, value in zip(layer.parameters(), (gate, up, down), strict=True):
-            parameter.copy_(value)
-    x = x.clone().requires_grad_()
-    with ExitStack() as stack:
-        if row is not None:
-            stack.enter_context(FlopWork(row, flops))
-        marks = (lambda: None) if mark is None else mark
-        marks()
-        out = layer(x)
-        marks()
-        ((out * gradient).sum() + layer.routing.loss).backward()
-        marks()
-    if average:
-        expert_parallel.average_gradients(layer, replicas, all_ranks)
-    found = {"out": out.detach(), "x": x.grad, "dropped": layer.routing.dropped}
-    names = ("gate", "up", "down")
-    found |= {name: parameter.grad for name, parameter in zip(names, layer.parameters(), strict=True)}
-    return {name: None if tensor is None else tensor.contiguous() for name, tensor in found.items()}
+    """On a rank: dispatch and combine, where neither tokens nor the gradients of results are contiguous."""
+    x, gradient = x.T.contiguous().T, None if gradient is None else gradient.T.contiguous().T
+    return travelled(x, experts, weights, kept, num_experts, factors, gradient)
 
 
 def misused(cases: list[str]) -> list[str]:
@@ -170,11 +88,6 @@ def normal(draw: Draw, *shape: int, dtype: str = "float32") -> Tensor:
     return torch.randn(shape, generator=generator).to(getattr(torch, dtype))
 
 
-def leaf(x: Tensor) -> Tensor:
-    """Return a copy in float64, with gradient."""
-    return x.to(torch.float64, copy=True).requires_grad_()
-
-
 def decided(draw: Draw, count: int, gate: Tensor, top_k: int) -> Tensor:
     """Return tokens (count, width) whose choices rounding cannot change."""
     found = normal(draw, 0, gate.shape[1]).to(gate.dtype)
@@ -186,8 +99,8 @@ def decided(draw: Draw, count: int, gate: Tensor, top_k: int) -> Tensor:
     return found[:count]
 
 
-class Dense:
-    """All experts in one process: results, drops and gradients for the tokens of each rank."""
+class DrawnDense(Dense):
+    """All experts in one process, with drawn weights, and so many drawn tokens on each rank."""
 
     def __init__(
         self,
@@ -200,27 +113,17 @@ class Dense:
         sizes: tuple[int, int] = (6, 10),
         one_expert: bool = False,
     ) -> None:
-        self.top_k, self.factor, self.dtype, (width, hidden) = top_k, factor, dtype, sizes
-        self.gate = normal(draw, num_experts, width, dtype=dtype)
-        self.up = normal(draw, num_experts, width, hidden, dtype=dtype) / 2
-        self.down = normal(draw, num_experts, hidden, width, dtype=dtype) / 2
-        self.tokens = [decided(draw, count, self.gate, top_k) for count in tokens]
+        self.dtype, (width, hidden) = dtype, sizes
+        gate = normal(draw, num_experts, width, dtype=dtype)
+        up = normal(draw, num_experts, width, hidden, dtype=dtype) / 2
+        down = normal(draw, num_experts, hidden, width, dtype=dtype) / 2
+        inputs = [decided(draw, count, gate, top_k) for count in tokens]
         if one_expert:
             # tokens that are positive multiples of one of them have its order of experts
-            one = decided(draw, 1, self.gate, top_k)
-            self.tokens = [one * (1 + torch.arange(count).view(-1, 1) % 8 / 8).to(one.dtype) for count in tokens]
-        self.gradients = [normal(draw, count, width, dtype=dtype) for count in tokens]
-        inputs = [leaf(x) for x in self.tokens]
-        weights = gate, up, down = [leaf(x) for x in (self.gate, self.up, self.down)]
-        results, losses, self.kept = zip(*(dense_moe(x, gate, up, down, top_k, factor) for x in inputs), strict=True)
-        pairs = zip(results, self.gradients, losses, strict=True)
-        torch.autograd.backward([(out * gradient).sum() + loss for out, gradient, loss in pairs])
-        kind = self.gate.dtype
-        self.results = [out.detach().to(kind) for out in results]
-        self.dropped = [(~kept).sum() for kept in self.kept]
-        self.x = [x.grad.to(kind) for x in inputs if x.grad is not None]
-        self.sums = [x.grad.to(kind) for x in weights if x.grad is not None]
-        """Gradients of gate, up and down, for the sum of the losses of all ranks."""
+            one = decided(draw, 1, gate, top_k)
+            inputs = [one * (1 + torch.arange(count).view(-1, 1) % 8 / 8).to(one.dtype) for count in tokens]
+        gradients = [normal(draw, count, width, dtype=dtype) for count in tokens]
+        super().__init__(inputs, gradients, (gate, up, down), top_k, factor)
 
     def given(self, ranks: Sequence[int], size: int, **options: Any) -> list[Args]:
         """Return the arguments of each of `ranks`, in groups of `size`, `ranks[:size]` and so on."""
@@ -232,11 +135,6 @@ class Dense:
             own = self.own(self.up, size)[place], self.own(self.down, size)[place]
             arguments.append(Args(x, self.gate, *own, self.top_k, self.factor, self.gradients[place], **together))
         return arguments
-
-    def own(self, tensor: Tensor, size: int) -> list[Tensor]:
-        """Return each rank's part of a tensor whose rows are experts."""
-        each = len(tensor) // size
-        return [tensor[place % size * each :][:each] for place in range(len(self.tokens))]
 
     def rows(self, size: int) -> tuple[list[int], list[int]]:
         """Return how many rows each rank sends, and how many it gets."""
@@ -276,7 +174,7 @@ def exchanges(run: Run, rank: int) -> list[int]:
     return [e.nbytes for e in events]
 
 
-def wanted_bytes(dense: Dense, size: int, rank: int) -> list[int]:
+def wanted_bytes(dense: DrawnDense, size: int, rank: int) -> list[int]:
     """Return the bytes of a rank's all-to-alls: counts; dispatch, combine, and both backward."""
     row = dense.gate.shape[1] * dense.gate.element_size()
     sent, received = (rows[rank] * row for rows in dense.rows(size))
@@ -304,7 +202,7 @@ def routers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         gate = normal(draw, num_experts, 6, dtype=dtype)
         x, gradient = decided(draw, count, gate, top_k), normal(draw, count, top_k)
         seen = ranks(1).call(submission.used_by(routed), [Args(x, gate, top_k, factor, gradient)]).values[0]
-        inputs, weight = leaf(x), leaf(gate)
+        inputs, weight = (one.to(torch.float64, copy=True).requires_grad_() for one in (x, gate))
         weights, experts = (inputs @ weight.T).softmax(-1).topk(top_k)
         no_expert = torch.zeros(num_experts, 6, 1, dtype=torch.float64)
         _, loss, _ = dense_moe(inputs, weight, no_expert, no_expert.mT, top_k)
@@ -433,7 +331,7 @@ def dispatched(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, (busy, drop) in zip(sizes, reversed(CASES), strict=True):
         dtype = draw.choice(["float32", "float64"])
         choices = Choices(draw, world_size, draw.randrange(2, 4), 1 if busy else 2, dtype, busy, drop)
-        run = ranks(world_size).call(submission.used_by(travelled), choices.given(back=False))
+        run = ranks(world_size).call(submission.used_by(scattered, travelled), choices.given(back=False))
         choices.expect_batches(run.values)
         for rank in range(world_size):
             row = 4 * choices.x[rank].element_size()
@@ -453,7 +351,7 @@ def combined(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for world_size, (busy, drop) in zip(sizes, reversed(CASES), strict=True):
         dtype = "bfloat16" if world_size == 1 else draw.choice(["float32", "float64"])
         choices = Choices(draw, world_size, draw.randrange(2, 4), 1 if busy else 2, dtype, busy, drop)
-        run = ranks(world_size).call(submission.used_by(travelled), choices.given(back=True))
+        run = ranks(world_size).call(submission.used_by(scattered, travelled), choices.given(back=True))
         choices.expect_combined(run.values)
 
 
@@ -480,7 +378,7 @@ def layers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             num_experts, top_k, factor = 4, 2, 0.25
         if world_size > 2:
             tokens[draw.randrange(world_size)] = 0
-        dense = Dense(draw, tokens, num_experts, top_k, factor, dtype, one_expert=one_expert)
+        dense = DrawnDense(draw, tokens, num_experts, top_k, factor, dtype, one_expert=one_expert)
         given = dense.given(range(world_size), world_size)
         run = ranks(world_size).call(submission.used_by(layered), given)
         dense.compare(run.values)
@@ -495,7 +393,7 @@ def layers(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=1, todo=3, title="groups of some of the ranks", look_at="`group` in every exchange")
 def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     members = sorted(draw.sample(range(4), 2))
-    dense = Dense(draw, [draw.randrange(8, 13) for _ in members], 4, 2)
+    dense = DrawnDense(draw, [draw.randrange(8, 13) for _ in members], 4, 2)
     given: list[Any] = [None] * 4
     for rank, arguments in zip(members, dense.given(members, 2), strict=True):
         given[rank] = arguments
@@ -514,7 +412,7 @@ def computed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for one_expert in (False, True):
         world_size = draw.choice([2, 3, 4])
         tokens = [draw.randrange(16, 25) for _ in range(world_size)]
-        dense = Dense(draw, tokens, 2 * world_size, 1, sizes=(8, 64), one_expert=one_expert)
+        dense = DrawnDense(draw, tokens, 2 * world_size, 1, sizes=(8, 64), one_expert=one_expert)
         options: dict[str, Any] = {"mark": work("mark", 1e-6), "row": work("row", 1e-3), "flops": 2 * 2.0 * 8 * 64}
         run = ranks(world_size).call(submission.used_by(layered), dense.given(range(world_size), world_size, **options))
         dense.compare(run.values)
@@ -542,7 +440,7 @@ def computed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def averaged(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for size, copies, outsiders in ((2, 2, 1), (3, 1, 0), (1, 2, 0)):
         members = sorted(draw.sample(range(size * copies + outsiders), size * copies))
-        dense = Dense(draw, [draw.randrange(6, 11) for _ in members], 2 * size, 1)
+        dense = DrawnDense(draw, [draw.randrange(6, 11) for _ in members], 2 * size, 1)
         options = {"all_ranks": group_of(members) if outsiders else None, "average": True}
         given: list[Any] = [None] * (len(members) + outsiders)
         for rank, arguments in zip(members, dense.given(members, size, **options), strict=True):
@@ -566,9 +464,9 @@ def averaged(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 @check(points=1, todo=4, title="bad arguments raise ValueError", look_at="the given lines at the beginning must stay")
 def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     # who does nothing raises nothing either
-    dense = Dense(draw, [3, 4], 2, 1)
+    dense = DrawnDense(draw, [3, 4], 2, 1)
     while (rows := dense.rows(2))[0] == rows[1]:  # as many each way: splits could be taken one for the other
-        dense = Dense(draw, [3, 4], 2, 1)
+        dense = DrawnDense(draw, [3, 4], 2, 1)
     dense.compare(ranks(2).call(submission.used_by(layered), dense.given(range(2), 2, average=True)).values)
     cases = ["num_experts", "top_k", "capacity_factor", "hidden", "x", "x ", "x  ", "routing", "journey", "module"]
     run = ranks(2).call(submission.used_by(misused), [Args(cases)] * 2)
@@ -587,7 +485,7 @@ def arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     tokens = [draw.randrange(150, 250) for _ in range(3)]
-    dense = Dense(draw, tokens, 6, 2, sizes=(256, 8))
+    dense = DrawnDense(draw, tokens, 6, 2, sizes=(256, 8))
     run = ranks.processes(3).call(submission.used_by(layered), dense.given(range(3), 3))
     dense.compare(run.values)
     dense.compare_experts(run.values, 3)

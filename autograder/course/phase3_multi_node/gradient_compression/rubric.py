@@ -15,6 +15,7 @@ from torch import Tensor
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.gradient_compression.scenarios import Spec, compressed, reduced
 from labkit.data import digits
 from labkit.hardware import LINKS
 
@@ -30,62 +31,11 @@ FORBIDDEN = {
 }
 """Names that `labkit integrity` reports, under any alias; using them costs no marks by itself."""
 
-Spec = tuple[str, dict[str, Any]]
-"""A compressor's name and arguments."""
 Steps = Sequence[Sequence[Sequence[Tensor]]]
 """Gradients: by step, by rank, by parameter."""
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def alone(spec: Spec, names: list[str], gradients: list[Tensor], state: Any = None) -> Any:
-    """On a rank: compress and decompress one gradient after the other, going on from `state` if there is one."""
-    from labkit.exercises import gradient_compression
-
-    compressor = getattr(gradient_compression, spec[0])(**spec[1])
-    if state is not None:
-        compressor.load_state_dict(state)
-    found: dict[str, Any] = {"meant": [], "messages": [], "residuals": []}
-    for name, gradient in zip(names, gradients, strict=True):
-        message = compressor.compress(gradient, name)
-        found["messages"].append([part.contiguous() for part in message])
-        found["meant"].append(compressor.decompress(message, gradient.shape, name).clone())
-        rest = compressor.state[name].get("residual")
-        found["residuals"].append(None if rest is None else rest.clone())
-    return {**found, "state": compressor.state_dict()}
-
-
-def together(
-    spec: Spec,
-    steps: list[list[Tensor]],
-    orders: list[list[int]] | None = None,
-    bucket_size_mb: float = 25.0,
-    overlap: bool = True,
-    backward: Any = None,
-    group: Any = None,
-    intra: Any = None,
-    inter: Any = None,
-) -> Any:
-    """On a rank: replace the gradients of each step by their means; `backward` is called before each is taken."""
-    from labkit.exercises import gradient_compression
-
-    compressor = getattr(gradient_compression, spec[0])(**spec[1])
-    optimizer = gradient_compression.CommunicationOptimizer(compressor, bucket_size_mb, overlap)
-
-    def pairs(gradients: list[Tensor], order: list[int]) -> Any:
-        for number in order:
-            if backward is not None:
-                backward()
-            yield f"layer{number}.weight", gradients[number]
-
-    for number, gradients in enumerate(steps):
-        order = orders[number] if orders else list(range(len(gradients)))
-        if intra is None:
-            optimizer.all_reduce_compressed(pairs(gradients, order), group)
-        else:
-            optimizer.hierarchical_all_reduce(pairs(gradients, order), intra, inter)
-    return steps
 
 
 def hooked(spec: Spec, factors: list[Tensor], named: bool, bucket_cap_mb: float, backward: Any = None) -> Any:
@@ -254,17 +204,17 @@ def projected(rank: int, whole: Tensor, mean: Tensor, before: Tensor | None) -> 
 
 
 def by_step(run: Run) -> list[list[list[Tensor]]]:
-    """Return the results of `together` as they were given: by step, by rank."""
+    """Return the results of `reduced` as they were given: by step, by rank."""
     return [list(ranks) for ranks in zip(*run.values, strict=True)]
 
 
 def ran(
     submission: Submission, ranks: Ranks, spec: Spec, steps: Steps, *args: Any, hardware: Any = None, **kwargs: Any
 ) -> Run:
-    """Run `together` on as many ranks as there are gradients; compare with what must arrive."""
+    """Run `reduced` on as many ranks as there are gradients; compare with what must arrive."""
     world_size = len(steps[0])
     given = [Args(spec, [step[rank] for step in steps], *args, **kwargs) for rank in range(world_size)]
-    run = ranks(world_size, **(hardware or {})).call(submission.used_by(together), given)
+    run = ranks(world_size, **(hardware or {})).call(submission.used_by(reduced), given)
     arrived(spec, steps, by_step(run))
     return run
 
@@ -272,8 +222,8 @@ def ran(
 def single(
     submission: Submission, ranks: Ranks, spec: Spec, gradients: list[Tensor], names: list[str] | None = None
 ) -> Any:
-    """Return what `alone` finds."""
-    run = ranks(1).call(submission.used_by(alone), [Args(spec, names or ["weight"] * len(gradients), gradients)])
+    """Return what `compressed` finds."""
+    run = ranks(1).call(submission.used_by(compressed), [Args(spec, names or ["weight"] * len(gradients), gradients)])
     return run.values[0]
 
 
@@ -429,7 +379,7 @@ def checkpoint(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         first = single(submission, ranks, spec, gradients[:3], names[:3])
         ranks.renew()
         arguments = Args(spec, names[3:], gradients[3:], first["state"])
-        (second,) = ranks(1).call(submission.used_by(alone), [arguments]).values
+        (second,) = ranks(1).call(submission.used_by(compressed), [arguments]).values
         expect(second["meant"], f"{spec[0]}: what is sent after the restart").equals(whole["meant"][3:])
         expect(second["residuals"], f"{spec[0]}: residuals after the restart").equals(whole["residuals"][3:])
 
@@ -469,7 +419,7 @@ def dtypes_and_groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         mine = {rank: part for part in parts for rank in part}
         steps = gradients_of(draw, 2, 5, (6, 8))
         given = [Args(spec, [step[r] for step in steps], group=group_of(mine[r])) for r in range(5)]
-        run = ranks(5).call(submission.used_by(together), given)
+        run = ranks(5).call(submission.used_by(reduced), given)
         for part in parts:
             seen = [[step[r] for r in part] for step in by_step(run)]
             arrived(spec, [[step[r] for r in part] for step in steps], seen, " in a group")
@@ -524,7 +474,7 @@ def overlap(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         for enabled in (True, False):
             steps = gradients_of(draw, 1, 2, *[(1000, numel // 1000)] * count)
             given = [Args(spec, [steps[0][r]], None, 1.0, enabled, work("backward", 2 * message)) for r in range(2)]
-            run = ranks(2, inter_node=LINK).call(submission.used_by(together), given)
+            run = ranks(2, inter_node=LINK).call(submission.used_by(reduced), given)
             seconds[enabled] = run.trace.seconds
             if spec[0] == "Quantized":
                 arrived(spec, steps, by_step(run))
@@ -556,7 +506,7 @@ def hierarchical(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             )
             for rank in range(world_size)
         ]
-        run = ranks(world_size).call(submission.used_by(together), given)
+        run = ranks(world_size).call(submission.used_by(reduced), given)
         # the mean over nodes of each node's sum, in proportion
         sums = [
             [
@@ -667,7 +617,7 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     ):
         steps = gradients_of(draw, 2, world_size, (500, numel // 500))
         given = [Args(spec, [step[rank] for step in steps]) for rank in range(world_size)]
-        run = ranks.processes(world_size).call(submission.used_by(together), given)
+        run = ranks.processes(world_size).call(submission.used_by(reduced), given)
         arrived(spec, steps, by_step(run), " on real processes")
         expect(run.bytes_on_the_wire, f"{spec[0]}: bytes that all ranks sent, by the kernel", unit="bytes").at_most(
             HEADERS * 2 * share * message

@@ -17,6 +17,7 @@ from torch import Tensor
 from autograder.rubric_support.messages import summed
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, reduce_op, transposed, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.hierarchical_allreduce.scenarios import groups, reduced
 from labkit.hardware import Link, topology
 from labkit.trace import bytes_between_nodes, mixed_collectives
 
@@ -39,27 +40,6 @@ Nodes = list[list[int]]
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def groups(ranks_per_node: Any) -> list[list[int] | None]:
-    """On a rank: return the members of its two groups; None for no group."""
-    import torch.distributed as dist
-
-    from labkit.exercises import hierarchical_allreduce
-
-    made = hierarchical_allreduce.build_node_groups(ranks_per_node)
-    return [None if group is None else sorted(dist.get_process_group_ranks(group)) for group in made]
-
-
-def reduced(tensor: Tensor, ranks_per_node: Any, **options: Any) -> Any:
-    """On a rank: all-reduce; return whether the tensor came back, and what came back. None: the rank is on no node."""
-    from labkit.exercises import hierarchical_allreduce
-
-    intra, inter = hierarchical_allreduce.build_node_groups(ranks_per_node)
-    if intra is None:
-        return None
-    result = hierarchical_allreduce.hierarchical_all_reduce(tensor, intra, inter, **options)
-    return [result is tensor, result]
 
 
 def misused(case: str, tensor: Any, ranks_per_node: Any, mark: Any, **options: Any) -> str:
@@ -143,7 +123,8 @@ def node_groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         across = [sorted(node[k * len(node) // shards] for node in nodes) for k in range(shards)]
         for rank in range(size):
             wanted = [next((group for group in of if rank in group), None) for of in (nodes, across)]
-            expect(run.values[rank], f"ranks_per_node={given}: rank {rank}'s groups").equals(wanted)
+            seen = [members and sorted(members) for members in run.values[rank]]
+            expect(seen, f"ranks_per_node={given}: rank {rank}'s groups").equals(wanted)
         made = set(map(tuple, map(sorted, run.trace.groups.values())))
         missing = [group for group in (*nodes, *across) if tuple(group) not in made and len(group) < size]
         expect(missing, "groups that were not created").equals([])

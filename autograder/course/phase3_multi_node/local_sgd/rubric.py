@@ -18,6 +18,7 @@ from torch import Tensor
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.clusters.virtual import slow
+from labkit.course.phase3_multi_node.local_sgd.scenarios import averaged, divided, paced, recorded
 from labkit.trace import Kind
 
 CLOSE = {torch.float32: 1e-4, torch.float64: 1e-11, torch.bfloat16: 0.03}
@@ -36,56 +37,9 @@ FORBIDDEN = {
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def averaged(first: Tensor, second: Tensor, weight: float, group: Any = None) -> list[Tensor]:
-    """On a rank: average two tensors in place, of which the first is not contiguous; return them."""
-    from labkit.exercises import local_sgd
-
-    tensors = [first.mT.contiguous().mT, second]
-    local_sgd.weighted_average(tensors, weight, group)
-    return [tensor.contiguous() for tensor in tensors]
-
-
-def divided(cases: list[Any]) -> list[list[int]]:
-    """On a rank: return the shares of each case: speeds and a batch."""
-    from labkit.exercises import local_sgd
-
-    return [[int(share) for share in local_sgd.balance_batches(speeds, batch)] for speeds, batch in cases]
-
-
-def recorded(records: list[list[list[float]]], group: Any = None) -> list[list[float]]:
-    """On a rank: record samples and seconds, then balance anew, several times; return the speeds each time."""
-    from labkit.exercises import local_sgd
-
-    balancer, found = local_sgd.BatchBalancer(group), []
-    for several in records:
-        for samples, seconds in several:
-            balancer.record(int(samples), seconds)
-        balancer.rebalance()
-        found.append([float(speed) for speed in balancer.speeds])
-    return found
-
-
-def paced(batches: list[int], sample: Any, mark: Any) -> list[list[int]]:
-    """On a rank: compute its samples of each batch, one by one, and balance anew after each; return its slices."""
-    import time
-
-    import torch.distributed as dist
-
-    from labkit.exercises import local_sgd
-
-    balancer, found = local_sgd.BatchBalancer(), []
-    for batch in batches:
-        own = balancer.own(batch)
-        mark()
-        began = time.perf_counter()
-        for _ in range(own.start, own.stop):
-            sample()
-        balancer.record(own.stop - own.start, time.perf_counter() - began)
-        mark()
-        dist.barrier()
-        balancer.rebalance()
-        found.append([int(own.start), int(own.stop)])
-    return found
+def scattered(first: Tensor, second: Tensor, weight: float, group: Any = None) -> list[Tensor]:
+    """On a rank: average two tensors, of which the first is not contiguous; return them."""
+    return averaged([first.mT.contiguous().mT, second], weight, group)
 
 
 def optimizer_of(name: str) -> Any:
@@ -372,7 +326,7 @@ def means(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         if number == 3:
             weights = [0.0] * world_size
         given = [Args(*both) for both in zip(first, second, weights, strict=True)]
-        run = ranks(world_size).call(submission.used_by(averaged), given)
+        run = ranks(world_size).call(submission.used_by(scattered, averaged), given)
         for place, tensors in enumerate((first, second)):
             total = sum(weights)
             mean = sum(w * x.double() for w, x in zip(weights, tensors, strict=True) if w)
@@ -386,7 +340,7 @@ def means(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     given = [
         Args(tensors[r], tensors[r][0] + 1, pair[r], group_of(members if r in members else others)) for r in range(4)
     ]
-    run = ranks(4).call(submission.used_by(averaged), given)
+    run = ranks(4).call(submission.used_by(scattered, averaged), given)
     for some in (members, others):
         mean = torch.as_tensor(sum(pair[r] * tensors[r] for r in some) / sum(pair[r] for r in some))
         seen = [run.values[r][0] for r in some]
@@ -399,7 +353,7 @@ def one_message(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     first, second = draw.tensors(world_size, (3, length)), draw.tensors(world_size, (length,))
     weight = draw.randrange(1, 5)
     given = [Args(*both, weight) for both in zip(first, second, strict=True)]
-    run = ranks(world_size).call(submission.used_by(averaged), given)
+    run = ranks(world_size).call(submission.used_by(scattered, averaged), given)
     expect([value[1] for value in run.values], "means").close_to([torch.stack(second).mean(0)] * world_size, rel=1e-5)
     for rank in range(world_size):
         seen = [(event.operation, event.nbytes) for event in run.trace.collectives(rank)]

@@ -11,19 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, work
 from labkit.clusters import Run
-from labkit.models.gpt import GPTConfig
-from labkit.models.gpt_layers import gpt_layers, share
+from labkit.course.phase3_multi_node.parallel_3d.scenarios import line, one_process, pairs_of, place, trained
 from labkit.trace import Event, Kind
 
 UNIT_SECONDS = 0.01
 """Virtual seconds for each unit of FLOPs."""
 FLOAT = 4
-RATE = 0.5
-"""Learning rate."""
 REORDERED = 700
 """Bytes beside the gradients in a data-parallel group: the loss, and the order of buckets."""
 FORBIDDEN = {
@@ -94,34 +91,37 @@ def refused(meshes: list[list[Any]], options: list[list[Any]]) -> list[str]:
     return found
 
 
-def trained(
-    mesh_sizes: list[int],
+def halved(block: Any) -> Any:
+    """A block that gives half of what it gave: what a trainer may use in its place."""
+    import torch
+
+    class Halved(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x: Any) -> Any:
+            return 0.5 * self.block(x)
+
+    return Halved()
+
+
+def trained_by_momentum(
+    dims: list[int],
     sizes: dict[str, Any],
     batches: list[Any],
     microbatches: int,
     seed: int,
-    schedule: str = "1f1b",
-    chunks: int = 1,
     data_parallel: str = "ddp",
-    mark: Any = None,
-    unit: Any = None,
-    flops: float = 1.0,
     wrapped: bool = False,
-) -> Any:
-    """On a rank: train on these batches; return losses, stages, and whole parameters of this rank's layers.
+    **how: Any,
+) -> dict[str, Any]:
+    """On a rank: train with momentum. data_parallel: "optimizer" makes one that averages the gradients itself.
 
-    mark: called before and after each step. unit: called for each number of `flops`. data_parallel: "optimizer" makes
-    one that averages the gradients itself.
+    wrapped: blocks are `halved`.
     """
-    import contextlib
-
     import torch
     import torch.distributed as dist
-
-    from labkit.course.flop_work import FlopWork
-    from labkit.course.phase3_multi_node.parallel_3d.given import whole_layer
-    from labkit.exercises import parallel_3d
-    from labkit.models.gpt import GPTConfig
 
     class Averaging(torch.optim.SGD):
         group: Any = None
@@ -139,44 +139,12 @@ def trained(
         made.group = group
         return made
 
-    class Wrapped(torch.nn.Module):
-        def __init__(self, block: Any) -> None:
-            super().__init__()
-            self.block = block
-
-        def forward(self, x: Any) -> Any:
-            return 0.5 * self.block(x)
-
-    more = {"wrap": Wrapped} if wrapped else {}
-    trainer = parallel_3d.Parallel3DTrainer(
-        GPTConfig(**sizes), parallel_3d.build_mesh(*mesh_sizes), make, microbatches, schedule, chunks, seed=seed,
-        data_parallel=data_parallel, **more,
-    )  # fmt: skip
-    shapes = [[[list(p.shape) for p in layer.parameters()] for layer in layers] for layers in trainer.layers]
-    losses = []
-    with contextlib.nullcontext() if unit is None else FlopWork(unit, flops):
-        for tokens, targets in batches:
-            if mark is not None:
-                mark()
-            losses.append(trainer.train_step(tokens, targets))
-        if mark is not None:
-            mark()
-    whole = [[] if not batches else [whole_layer(layer) for layer in layers] for layers in trainer.layers]
-    values = [[[p.detach().clone() for p in layer.parameters()] for layer in layers] for layers in whole]
-    return {"losses": losses, "stages": [s.index for s in trainer.stages], "shapes": shapes, "values": values}
+    if wrapped:
+        how["wrap"] = halved
+    return trained(dims, sizes, batches, microbatches, seed, make, data_parallel=data_parallel, **how)
 
 
 # What the judge knows -------------------------------------------------------------------------------------------------
-
-
-def place(rank: int, sizes: Sequence[int]) -> tuple[int, int, int]:
-    dp, _, tp = sizes
-    return rank // tp % dp, rank // (tp * dp), rank % tp
-
-
-def line(rank: int, axis: int, sizes: Sequence[int]) -> list[int]:
-    own, others = place(rank, sizes), [number for number in range(3) if number != axis]
-    return [r for r in range(count(sizes)) if all(place(r, sizes)[n] == own[n] for n in others)]
 
 
 def count(sizes: Sequence[int]) -> int:
@@ -207,33 +175,16 @@ class Training:
 
     def given(self, **options: Any) -> list[Args]:
         """Return the arguments of each rank: tokens on the first stage, targets on the last."""
-        args = []
-        for rank in range(count(self.mesh)):
-            data, stage, _ = place(rank, self.mesh)
-            parts = [tokens.chunk(self.mesh[0])[data] for tokens in self.batches]
-            last = stage == self.mesh[1] - 1
-            pairs = [(t[:, :-1].clone() if stage == 0 else None, t[:, 1:].clone() if last else None) for t in parts]
-            more = {"wrapped": True} if self.wrapped else {}
-            args.append(Args(self.mesh, self.sizes, pairs, self.microbatches, self.seed, **more, **options))
-        return args
+        more = {"wrapped": True} if self.wrapped else {}
+        return [
+            Args(self.mesh, self.sizes, pairs, self.microbatches, self.seed, **more, **options)
+            for pairs in (pairs_of(rank, self.mesh, self.batches) for rank in range(count(self.mesh)))
+        ]
 
     def in_one_process(self) -> tuple[list[float], list[list[Tensor]]]:
         """Return the losses, and each layer's parameters afterwards."""
-        layers = [plan.make() for plan in gpt_layers(GPTConfig(**self.sizes), self.seed)]
-        share(layers)
-        parameters = list(dict.fromkeys(p for layer in layers for p in layer.parameters()))
-        optimizer = torch.optim.SGD(parameters, lr=RATE, momentum=0.5)
-        losses = []
-        for tokens in self.batches:
-            x: Any = tokens[:, :-1]
-            for number, layer in enumerate(layers):
-                x = layer(x) * (0.5 if self.wrapped and 0 < number < len(layers) - 1 else 1.0)
-            loss = nn.functional.cross_entropy(x.flatten(0, 1), tokens[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return losses, [[p.detach() for p in layer.parameters()] for layer in layers]
+        more = {"wrap": halved} if self.wrapped else {}
+        return one_process(self.sizes, self.batches, self.seed, momentum=0.5, **more)
 
     def compare(self, run: Run) -> None:
         """Expect losses and parameters of one process on all ranks."""
@@ -265,7 +216,8 @@ class Training:
 
 def train(submission: Submission, ranks: Ranks, training: Training, hardware: Any = None, **options: Any) -> Run:
     """Train, and expect what one process gets."""
-    run = ranks(count(training.mesh), **(hardware or {})).call(submission.used_by(trained), training.given(**options))
+    program = submission.used_by(trained_by_momentum, trained, halved)
+    run = ranks(count(training.mesh), **(hardware or {})).call(program, training.given(**options))
     training.compare(run)
     return run
 
@@ -367,7 +319,7 @@ def refusals(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def parts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     training = Training(draw, (1, 2, 2), 2, 2, steps=0, layers=draw.choice([3, 4]))
-    run = ranks(4).call(submission.used_by(trained), training.given())
+    run = ranks(4).call(submission.used_by(trained_by_momentum, trained, halved), training.given())
     width, layers = training.sizes["width"], training.sizes["layers"]
     block = sorted([[width]] * 6 + [[3 * width // 2, width], [3 * width // 2], [width, width // 2]] +
                    [[2 * width, width], [2 * width], [width, 2 * width]])  # fmt: skip

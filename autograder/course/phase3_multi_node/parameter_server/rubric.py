@@ -17,6 +17,7 @@ from torch import Tensor
 from labkit.checks import Alteration, Args, Draw, ProcessRun, Ranks, RankSet, Submission, check, expect, work
 from labkit.clusters import Run
 from labkit.clusters.virtual import jitter, kill, slow
+from labkit.course.phase3_multi_node.parameter_server.scenarios import pieces_of, played
 from labkit.trace import Category, Event, Kind
 
 LINK = "ethernet-10g"
@@ -40,71 +41,19 @@ FORBIDDEN = {
 Weights = list[Tensor]
 
 
-# What runs on the ranks -----------------------------------------------------------------------------------------------
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("SGD", {"lr": 1.0}),
+    "heavy": ("SGD", {"lr": 0.25, "momentum": 0.5}),
+    "momentum": ("SGD", {"lr": 0.25, "momentum": 0.5, "weight_decay": 0.125}),
+    "adam": ("Adam", {"lr": 0.05, "eps": 0.01}),
+}
+"""Adam's step is not linear in the gradient; momentum depends on all steps before."""
 
 
-def optimizer_of(name: str) -> Any:
-    """Adam's step is not linear in the gradient; momentum depends on all steps before."""
-    from functools import partial
-
-    import torch
-
-    if name == "adam":
-        return partial(torch.optim.Adam, lr=0.05, eps=0.01)
-    if name == "momentum":
-        return partial(torch.optim.SGD, lr=0.25, momentum=0.5, weight_decay=0.125)
-    if name == "heavy":
-        return partial(torch.optim.SGD, lr=0.25, momentum=0.5)
-    return partial(torch.optim.SGD, lr=1.0)
-
-
-def played(
-    initial: list[Tensor],
-    steps: list[list[Tensor]],
-    samples: list[int],
-    num_servers: int,
-    mode: str,
-    staleness: int | None,
-    optimizer: str,
-    towards: bool,
-    step: Any,
-) -> Any:
-    """On a rank: serve; or make the steps, and return the weights after each pull, one at the end too.
-
-    towards: the gradient is the way from the step's tensors to the weights; otherwise it is the step's tensors.
-    """
-    import torch.distributed as dist
-
-    from labkit.exercises import parameter_server
-
-    weights = [values.clone().requires_grad_() for values in initial]
-    if dist.get_rank() < num_servers:
-        make = optimizer_of(optimizer)
-        parameter_server.ParameterServer(weights, make, num_servers, mode, staleness).serve()
-        return None
-    pulled = []
-    with parameter_server.Worker(weights, num_servers) as worker:
-        for count, tensors in zip(samples, steps, strict=True):
-            worker.pull()
-            pulled.append([weight.detach().clone() for weight in weights])
-            step()
-            for weight, tensor in zip(weights, tensors, strict=True):
-                weight.grad = weight.detach() - tensor if towards else tensor.clone()
-            worker.push(count)
-        worker.pull()
-        pulled.append([weight.detach().clone() for weight in weights])
-    return pulled
-
-
-def pieces_of(sizes: list[int], dtypes: list[str], num_servers: int) -> list[list[list[int]]]:
-    """On a rank: return the pieces of parameters with these numbers of elements, for each server."""
-    import torch
-
-    from labkit.exercises import parameter_server
-
-    parameters = [torch.zeros(size, dtype=getattr(torch, dtype)) for size, dtype in zip(sizes, dtypes, strict=True)]
-    shards = parameter_server.partition(parameters, num_servers)
-    return [[[int(number) for number in piece] for piece in shard] for shard in shards]
+def optimizer_of(name: str, weights: Sequence[Tensor]) -> torch.optim.Optimizer:
+    kind, arguments = OPTIMIZERS[name]
+    made: torch.optim.Optimizer = getattr(torch.optim, kind)(weights, **arguments)
+    return made
 
 
 # A game: what workers push, and what comes out ------------------------------------------------------------------------
@@ -149,12 +98,12 @@ class Game:
 
     def play(self, submission: Submission, some: RankSet, attempt: bool = False) -> Run:
         """Let ranks play; none may use a collective. attempt: ranks may fail."""
-        more = (self.num_servers, self.mode, self.staleness, self.optimizer, self.towards)
+        more = (self.num_servers, self.mode, self.staleness, OPTIMIZERS[self.optimizer], self.towards)
         given = [Args(self.initial, [], [], *more, None) for _ in range(self.num_servers)]
         for tensors, counts, seconds in zip(self.steps, self.samples, self.seconds, strict=True):
             given.append(Args(self.initial, tensors, counts, *more, work("step", seconds)))
         call = some.attempt if attempt else some.call
-        run = call(submission.used_by(played, optimizer_of), given)
+        run = call(submission.used_by(played), given)
         called = sorted({event.operation for event in run.trace.collectives()})
         expect(called, "library collectives called", look_at="`self.messages` sends and receives all").equals([])
         servers = set(range(self.num_servers))
@@ -174,7 +123,7 @@ class Game:
     def one_process(self) -> list[Weights]:
         """Return the weights of one process before each step and at the end: it has all samples of a step."""
         weights = [values.clone().requires_grad_() for values in self.initial]
-        optimizer = optimizer_of(self.optimizer)(weights)
+        optimizer = optimizer_of(self.optimizer, weights)
         found = []
         for clock in range(len(self.samples[0]) + 1):
             found.append([weight.detach().clone() for weight in weights])
@@ -195,7 +144,7 @@ class Game:
         altered: the rank whose first payload arrived with 1 added.
         """
         weights = torch.cat([values.reshape(-1) for values in self.initial]).requires_grad_()
-        optimizer = optimizer_of(self.optimizer)([weights])
+        optimizer = optimizer_of(self.optimizer, [weights])
         pushes, rounds = [0] * len(self.samples), dict[int, list[tuple[int, Tensor]]]()
         found: list[list[Tensor]] = [[] for _ in self.samples]
         for event in payloads(run, 0):

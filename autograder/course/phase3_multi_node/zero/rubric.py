@@ -16,8 +16,9 @@ from torch import Tensor
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.zero.scenarios import joined, sgd_steps, stack, volume
 from labkit.hardware import Link
-from labkit.trace import Category, Event, Kind
+from labkit.trace import Category, Kind
 
 FORBIDDEN = {
     "torch.distributed.fsdp.fully_shard",
@@ -146,85 +147,15 @@ def trained(
     return {"weights": found, "norms": norms, "state": state if returns_state else None}
 
 
-def large(layers: int, size: int, forward: Any = None, backward: Any = None) -> Any:
-    """Layers of which each has `size` weights, all 0; the gradient of each is the factor that it is called with."""
-    import torch
-    from torch import nn
-
-    class Busy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            if forward is not None:
-                forward()
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            if backward is not None:
-                backward()
-            return grad
-
-    class Large(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.empty(size))
-            self.reset_parameters()
-
-        def reset_parameters(self) -> None:
-            nn.init.zeros_(self.weight)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            apply: Any = Busy.apply
-            out: torch.Tensor = apply(x + x.detach()[0] * self.weight.sum())
-            return out
-
-    class Stack(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(Large() for _ in range(layers))
-            self.bias = nn.Parameter(torch.zeros(1))
-
-        def reset_parameters(self) -> None:
-            nn.init.zeros_(self.bias)
-
-        def forward(self, factor: float) -> torch.Tensor:
-            x = factor + 0 * self.bias
-            for layer in self.layers:
-                # each layer's weights have the same gradient, the factor
-                x = layer(x) + 0 * x.detach()
-                x = x - x.detach() + factor
-            return x
-
-    return Stack()
-
-
 def held(
-    stage: int, layers: int, size: int, factors: list[float], forward: Any = None, backward: Any = None,
-    mark: Any = None, **options: Any,
-) -> Any:  # fmt: skip
+    stage: int, layers: int, size: int, factors: list[float], forward: Any = None, backward: Any = None, **how: Any
+) -> Any:
     """On a rank: a step of SGD with momentum for each factor; return one weight of each layer, of this rank's part."""
     import torch
 
-    from labkit.exercises import zero
-
-    mark = mark or (lambda: None)
     with torch.device("meta" if stage == 3 else "cpu"):
-        model: Any = large(layers, size, forward, backward)
-    steps: Any
-    if stage == 3:
-        model = zero.FullyShardedDataParallel(model, **options)
-        steps = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
-    else:
-        steps = zero.ZeroOptimizer(model.parameters(), torch.optim.SGD, stage, lr=1.0, momentum=0.5, **options)
-    for factor in factors:
-        mark()
-        outputs = model(factor)
-        mark()
-        outputs.sum().backward()
-        mark()
-        steps.step()
-        mark()
-        steps.zero_grad()
+        model = stack([size] * layers, forward, backward)
+    model, _ = sgd_steps(stage, model, factors, momentum=0.5, **how)
     return [[parameter.detach()[0].item() for parameter in model.parameters() if len(parameter) > 1]]
 
 
@@ -238,13 +169,6 @@ def estimated(cases: list[Any]) -> list[dict[str, float]]:
         names = ("baseline_gb", "zero_gb", "reduction_factor", "max_parameters")
         found.append({name: float(one[name]) for name in names})
     return found
-
-
-def joined(cases: list[Any]) -> list[Any]:
-    """On a rank: join tensors for so many ranks."""
-    from labkit.exercises import zero
-
-    return [zero.ZeroOptimizer.join(tensors, ranks) for tensors, ranks in cases]
 
 
 def misused(cases: list[str]) -> list[str]:
@@ -330,13 +254,6 @@ def go(submission: Submission, ranks: Ranks, given: Sequence[Args | None], **har
     return ranks(len(given), **hardware).call(submission.used_by(trained, net), given)
 
 
-def volume(event: Event, ranks: int) -> int:
-    """Bytes of a collective as it is counted in whole models: an all-reduce counts twice."""
-    if event.operation.startswith("all_gather"):
-        return event.nbytes * ranks
-    return event.nbytes * (2 if event.operation.startswith("all_reduce") else 1)
-
-
 def marks(run: Run, rank: int) -> list[float]:
     return sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
 
@@ -367,7 +284,7 @@ def loads(
     """Train large layers with drawn factors; check weights. Returns the run, and the kernel's bytes of all ranks."""
     factors = [[float(draw.randrange(1, 9)) for _ in range(steps)] for _ in range(world_size)]
     given = [Args(stage, layers, size, factors[rank], **options) for rank in range(world_size)]
-    function = submission.used_by(held, large)
+    function = submission.used_by(held, stack, sgd_steps)
     some = ranks(world_size, **({"account": True} if not kernel else {}), **(hardware or {}))
     run, nbytes = some.measured(function, given) if kernel else (some.call(function, given), 0)
     weight, momentum = 0.0, 0.0

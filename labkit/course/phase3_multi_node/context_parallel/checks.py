@@ -7,15 +7,14 @@ mask token 7 becomes the mean of 0..7, 3.5, and another number shows which token
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.context_parallel.scenarios import attended, marks, one_process, parts, spans
 from labkit.hardware import Link
 from labkit.trace import Kind
 
@@ -34,50 +33,12 @@ def cut_up(x: Tensor, layout: str, dim: int, back: bool = False, group: Any = No
     return part.contiguous()
 
 
-def attended(
-    inputs: list[Tensor],
-    gradient: Any = None,
-    kind: str = "ring",
-    causal: bool = True,
-    layout: str = "zigzag",
-    group: Any = None,
-    unit: float = 1.0,
-    block: Any = None,
-    mark: Any = None,
-) -> list[Tensor]:
-    """On a rank: attend to q, k and v, then backward if there is a gradient; return the result and their gradients.
-
-    block: called for every `unit` FLOPs. mark: called at the start, after forward, and after backward.
-    """
-    import contextlib
-
-    from labkit.course.flop_work import FlopWork
-    from labkit.exercises import context_parallel
-
-    own = [x.clone().requires_grad_() for x in inputs]
-    attention = context_parallel.ring_attention if kind == "ring" else context_parallel.ulysses_attention
-    with contextlib.nullcontext() if block is None else FlopWork(block, unit):
-        if mark is not None:
-            mark()
-        out = attention(*own, group, causal, layout)
-        if mark is not None:
-            mark()
-        if gradient is not None:
-            out.backward(gradient)
-        if mark is not None:
-            mark()
-    return [out.detach().contiguous(), *(x.grad.contiguous() for x in own if x.grad is not None)]
+def trained(inputs: list[Tensor], gradient: Tensor | None = None, **how: Any) -> list[Tensor]:
+    """On a rank: attend to q, k and v, which require gradients; with a gradient also backward."""
+    return attended([x.clone().requires_grad_() for x in inputs], gradient, **how)
 
 
 # What the checks read -------------------------------------------------------------------------------------------------
-
-
-def parts(x: Tensor, ranks: int, layout: str) -> list[Tensor]:
-    """Return each rank's part of x, whose tokens are in dimension 2."""
-    if layout == "contiguous":
-        return list(x.chunk(ranks, 2))
-    chunks = x.chunk(2 * ranks, 2)
-    return [torch.cat([chunks[rank], chunks[-1 - rank]], 2) for rank in range(ranks)]
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -101,7 +62,8 @@ def means(
     places = torch.arange(float(tokens)).view(1, 1, tokens, 1)
     zeros = torch.zeros_like(places)
     run = ranks(world_size).call(
-        submission.used_by(attended), given(world_size, [zeros, zeros, places], layout, causal=causal, **options)
+        submission.used_by(trained, attended),
+        given(world_size, [zeros, zeros, places], layout, causal=causal, **options),
     )
     wanted = places / 2 if causal else torch.full_like(places, (tokens - 1) / 2)
     mask = "causal" if causal else "not causal"
@@ -120,17 +82,12 @@ def compared(
 ) -> Run:
     """Expect what attention in one process computes, and its gradients."""
     world_size, causal, rel = options.pop("world_size"), options.get("causal", True), options.pop("rel", 1e-5)
-    run = ranks(world_size).call(submission.used_by(attended), given(world_size, tensors, layout, gradient, **options))
-    q, k, v = whole = [x.double().requires_grad_() for x in tensors]
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    wanted = [("the result", out.detach())]
-    if gradient is not None:
-        out.backward(gradient.double())
-        wanted += [
-            (f"the gradient of {name}", x.grad) for name, x in zip("qkv", whole, strict=True) if x.grad is not None
-        ]
+    run = ranks(world_size).call(
+        submission.used_by(trained, attended), given(world_size, tensors, layout, gradient, **options)
+    )
+    names = ["the result", *(f"the gradient of {name}" for name in "qkv")]
     mask = "causal" if causal else "not causal"
-    for number, (name, tensor) in enumerate(wanted):
+    for number, (name, tensor) in enumerate(zip(names, one_process(tensors, gradient, causal), strict=False)):
         what = f"{name} of {'x'.join(map(str, tensors[0].shape))} tensors, {mask}, {layout}, {world_size} ranks"
         seen = [value[number] if number < len(value) else None for value in run.values]
         expect(seen, what).close_to([x.float() for x in parts(tensor, world_size, layout)], rel=rel)
@@ -149,30 +106,24 @@ def timed(
     tensors, gradient = [normal(*shape, seed=seed) for seed in range(3)], normal(*shape, seed=3) if backward else None
     seconds = share * 2 * SECONDS
     link = Link("slow", 2 * tokens * width * 4 / seconds / 1e9, 1e-6, "a block takes a part of a step's time")
-    options = {"unit": 4.0 * (tokens // 2) ** 2 * width, "block": work("chunk", SECONDS), "mark": work("mark", 1e-6)}
+    options = {"flops": 4.0 * (tokens // 2) ** 2 * width, "pair": work("chunk", SECONDS), "mark": work("mark", 1e-6)}
     run = ranks(world_size, inter_node=link).call(
-        submission.used_by(attended), given(world_size, tensors, layout, gradient, **options)
+        submission.used_by(trained, attended), given(world_size, tensors, layout, gradient, **options)
     )
     if run.trace.clock != "modelled":
         raise NotMeasurable("time is exact on virtual ranks only")
     return run, seconds
 
 
-def spans(run: Run, rank: int) -> list[float]:
-    """Return the seconds between a rank's marks."""
-    starts = sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
-    return [end - start for start, end in pairwise(starts)]
-
-
 def pairs_computed(run: Run, rank: int) -> int:
     """Return how many pairs of chunks a rank computed forward."""
-    starts = sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
-    return sum(e.operation == "chunk" and e.start < starts[1] for e in run.trace.of(rank, Kind.COMPUTE))
+    middle = marks(run, rank)[1]
+    return sum(e.operation == "chunk" and e.start < middle for e in run.trace.of(rank, Kind.COMPUTE))
 
 
 def sent(run: Run, rank: int, backward: bool) -> list[tuple[int | None, int]]:
     """Return receiver and bytes of a rank's messages forward, or backward."""
-    begin, middle, end = sorted(e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark")
+    begin, middle, end = marks(run, rank)
     since, until = (middle, end) if backward else (begin, middle)
     return [(e.peer, e.nbytes) for e in run.trace.of(rank, Kind.SEND) if since <= e.start <= until]
 
@@ -219,7 +170,7 @@ def whole(submission: Submission, ranks: Ranks) -> None:
     zeros = torch.zeros(1, 1, 4, 1)
     pair: list[Any] = [Args([zeros, zeros, x], causal=False, group=group_of([0, 2])) for x in (cut[0], cut[0], cut[1])]
     pair[1] = None
-    run = ranks(3).call(submission.used_by(attended), pair)
+    run = ranks(3).call(submission.used_by(trained, attended), pair)
     hint = "ranks in the ring are those of the group: `dist.get_rank(group)`"
     wanted = [torch.full((1, 1, 4, 1), 3.5), None, torch.full((1, 1, 4, 1), 3.5)]
     seen = [None if value is None else value[0] for value in run.values]
@@ -366,7 +317,7 @@ def ulysses(submission: Submission, ranks: Ranks) -> None:
         (2, True, "zigzag"),
     ):
         tensors = [normal(2, 2 * world_size, 4 * world_size, 4, seed=30 + seed) for seed in range(4)]
-        how: dict[str, Any] = {"world_size": world_size, "causal": causal, "kind": "ulysses"}
+        how: dict[str, Any] = {"world_size": world_size, "causal": causal, "ulysses": True}
         compared(submission, ranks, tensors[:3], tensors[3], layout, **how)
 
 
@@ -378,7 +329,7 @@ def ulysses(submission: Submission, ranks: Ranks) -> None:
 )
 def all_to_alls(submission: Submission, ranks: Ranks) -> None:
     tensors = [normal(1, 4, 8, 4, seed=40 + seed) for seed in range(4)]
-    run = compared(submission, ranks, tensors[:3], tensors[3], "zigzag", world_size=2, kind="ulysses")
+    run = compared(submission, ranks, tensors[:3], tensors[3], "zigzag", world_size=2, ulysses=True)
     for rank in range(2):
         seen = [(e.operation, e.nbytes) for e in run.trace.collectives(rank)]
         what = "collectives, with bytes: q, k and v, 256 each, the result, and both gradients"

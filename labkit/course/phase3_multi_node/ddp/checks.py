@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.ddp.scenarios import layers, noted_calls, passes
 from labkit.hardware import Link
 from labkit.trace import Event, Kind
 
@@ -21,93 +23,7 @@ KB = 1024
 SECONDS = 0.01
 """Duration of each layer's backward pass, where time matters."""
 
-
-def layers(sizes: list[int]) -> Any:
-    """Layers with so many float32 elements each; forward uses those in `order`, and backward goes the other way."""
-    import torch
-    from torch import nn
-
-    class Busy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, backward: Any) -> Any:
-            ctx.backward_work = backward
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            if ctx.backward_work is not None:
-                ctx.backward_work()
-            return grad, None
-
-    class Layers(nn.Module):
-        calls: torch.Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights = nn.ParameterList(torch.zeros(size) for size in sizes)
-            self.register_buffer("calls", torch.zeros(2))
-
-        def forward(self, scale: float, order: list[int], backward: Any = None) -> Any:
-            self.calls += scale
-            outputs = torch.zeros(1)
-            for place in order:
-                apply: Any = Busy.apply
-                outputs = apply(outputs + (place + 1) * scale * self.weights[place].sum(), backward)
-            return outputs
-
-    return Layers()
-
-
-def passes(
-    sizes: list[int],
-    scales: list[float],
-    orders: list[list[int]],
-    cap_kb: float = 1,
-    backward: Any = None,
-    without_sync: int = 0,
-    hook: bool = False,
-    both: bool = False,
-    zero_grad: bool = False,
-    group: Any = None,
-    **options: Any,
-) -> Any:
-    """On a rank: make a forward and a backward pass for each scale and order; return what is in `grad` after each.
-
-    without_sync: so many first passes are within `no_sync()`. hook: register a communication hook that adds 1.
-    both: one backward pass after all forward passes. zero_grad: each pass begins without gradients. A pass without an
-    order has a loss that depends on no parameter.
-    """
-    import contextlib
-
-    import torch.distributed as dist
-
-    from labkit.exercises import ddp
-
-    model = layers(sizes)
-    wrapped = ddp.DistributedDataParallel(model, group, cap_kb / 1024, **options)
-
-    def one_more(state: list[int], bucket: Any) -> Any:
-        state.append(bucket.index())
-        mean = bucket.buffer() / dist.get_world_size(group) + 1
-        return dist.all_reduce(mean, group=group, async_op=True).get_future().then(lambda f: f.value()[0])
-
-    indices: list[int] = []
-    if hook:
-        wrapped.register_comm_hook(indices, one_more)
-    found, losses = [], []
-    for number, (scale, order) in enumerate(zip(scales, orders, strict=True)):
-        if zero_grad:
-            model.zero_grad()
-        with wrapped.no_sync() if number < without_sync else contextlib.nullcontext():
-            losses.append(wrapped(scale, order, backward).sum())
-            if not order:
-                wrapped.finish_gradient_synchronization()
-            elif not both or number == len(scales) - 1:
-                (sum(losses) if both else losses[-1]).backward()
-        grads = [weight.grad for weight in model.weights]
-        found.append([None if grad is None else (grad[0].item(), grad[-1].item()) for grad in grads])
-    storages = {grad.untyped_storage().data_ptr() for grad in grads if grad is not None}
-    return {"grads": found, "calls": model.calls[0].item(), "indices": indices, "storages": len(storages)}
+# What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
 def cut(sizes: list[int], cap: float, first_cap: float) -> Any:
@@ -145,10 +61,10 @@ def equal_starts(number: float) -> Any:
 
 def torn(number: float, fails: bool) -> Any:
     """On a rank: save a model, then save another one, while `torch.save` may fail; return what is loaded, and files."""
+    import contextlib
     import multiprocessing.util
     import os
     import shutil
-    import stat
     import tempfile
 
     import torch
@@ -160,34 +76,20 @@ def torn(number: float, fails: bool) -> Any:
         def __reduce__(self) -> Any:
             raise OSError("no space left on device")
 
-    calls: list[str] = []
-    fsync, replace = os.fsync, os.replace
-
-    def noted_fsync(file: Any) -> None:
-        if not stat.S_ISDIR(os.stat(file).st_mode):  # save itself calls it for the folder
-            calls.append("fsync")
-        fsync(file)
-
-    def noted_replace(*args: Any, **kwargs: Any) -> None:
-        calls.append("replace")
-        replace(*args, **kwargs)
-
     folder = tempfile.mkdtemp(dir=multiprocessing.util.get_temp_dir())
-    saved = ddp.DDPCheckpointer(os.path.join(folder, "last.pt"))
+    path = os.path.join(folder, "last.pt")
+    saved = ddp.DDPCheckpointer(path)
     model, other = nn.Linear(1, 1), nn.Linear(1, 1)
     optimizers = [torch.optim.SGD(m.parameters(), lr=number) for m in (model, other)]
     nn.init.constant_(model.weight, number)
     saved.save(ddp.DistributedDataParallel(model), optimizers[0], step=7)
     nn.init.constant_(model.weight, 2 * number)
     raised = ""
-    patched: Any = os
-    patched.fsync, patched.replace = noted_fsync, noted_replace
-    try:
-        saved.save(model, optimizers[0], step=8, more=Unwritable() if fails else 0)
-    except OSError as error:
-        raised = str(error)
-    finally:
-        patched.fsync, patched.replace = fsync, replace
+    with contextlib.contextmanager(noted_calls)(path) as calls:
+        try:
+            saved.save(model, optimizers[0], step=8, more=Unwritable() if fails else 0)
+        except OSError as error:
+            raised = str(error)
     more = saved.load(other, optimizers[1])
     files = os.listdir(folder)
     shutil.rmtree(folder)
@@ -197,16 +99,32 @@ def torn(number: float, fails: bool) -> Any:
     }  # fmt: skip
 
 
-def given(world_size: int, sizes: list[int], orders: Sequence[Sequence[Sequence[int]]], **how: Any) -> list[Args]:
+# What the checks give and read ----------------------------------------------------------------------------------------
+
+
+def gradients_of(scale: float, sizes: list[int]) -> list[Tensor]:
+    """Return a gradient for each layer: `scale` for the first one, twice that for the second."""
+    return [torch.full((size,), (layer + 1) * scale) for layer, size in enumerate(sizes)]
+
+
+def given(
+    world_size: int, sizes: list[int], orders: Sequence[Sequence[Sequence[int]]], cap_kb: float = 1, **how: Any
+) -> list[Args]:
     """Return the arguments of each rank: one pass for each of `orders[rank]`, with that rank's digit."""
+    how = {"cap": cap_kb / 1024, "clear": False, **how}
     return [
-        Args(sizes, [float(world_size * 10**rank)] * len(orders[rank]), [list(order) for order in orders[rank]], **how)
+        Args(gradients_of(float(world_size * 10**rank), sizes), [list(order) for order in orders[rank]], **how)
         for rank in range(world_size)
     ]
 
 
 def go(submission: Submission, ranks: Ranks, arguments: list[Args], **hardware: Any) -> Run:
     return ranks(len(arguments), **hardware).call(submission.used_by(passes, layers), arguments)
+
+
+def ends(gradients: Sequence[Tensor | None]) -> list[tuple[float, float] | None]:
+    """Return the first and last element of each gradient."""
+    return [None if gradient is None else (gradient[0].item(), gradient[-1].item()) for gradient in gradients]
 
 
 def digits(world_size: int, layer: int) -> tuple[float, float]:
@@ -306,16 +224,14 @@ def mean(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         options = {"gradient_as_bucket_view": view}
         run = go(submission, ranks, given(world_size, [3, 300, 7], [[[0, 1, 2]] * 2] * world_size, **options))
         for value in run.values:
-            for number, seen in enumerate(value["grads"]):
+            for number, grads in enumerate(value["grads"]):
                 what = f"gradients on {world_size} ranks after pass {number}, gradient_as_bucket_view={view}"
                 # the second pass adds to what is there
                 wanted = [tuple((number + 1) * digit for digit in digits(world_size, layer)) for layer in range(3)]
-                expect(seen, what).equals(wanted)
-    run = ranks(3).call(
-        submission.used_by(passes, layers),
-        [Args([5], [2.0 * 10**rank], [[0]], group=group_of([1, 2])) if rank else None for rank in range(3)],
-    )
-    seen = [value["grads"][0][0][0] for value in run.values[1:]]
+                expect(ends(grads), what).equals(wanted)
+    pair = [Args(gradients_of(2.0 * 10**r, [5]), [[0]], cap=1 / 1024, group=group_of([1, 2])) for r in (1, 2)]
+    run = ranks(3).call(submission.used_by(passes, layers), [None, *pair])
+    seen = [value["grads"][0][0][0].item() for value in run.values[1:]]
     expect(seen, "gradient in a group of ranks 1 and 2, whose own are 20 and 200").equals([110.0] * 2)
 
 
@@ -346,13 +262,14 @@ def no_sync(submission: Submission, ranks: Ranks) -> None:
         run = go(submission, ranks, arguments)
         for rank, value in enumerate(run.values):
             own = 2.0 * 10**rank
-            expect(value["grads"][1][0], f"gradient of layer 0 after two passes in no_sync(), on rank {rank}").equals(
-                (2 * own, 2 * own)
-            )
-            expect(value["grads"][2][0], "gradient of layer 0 after a third pass, outside").equals((33.0, 33.0))
+            _, second, third = [ends(grads)[0] for grads in value["grads"]]
+            what = f"gradient of layer 0 after two passes in no_sync(), on rank {rank}"
+            expect(second, what).equals((2 * own, 2 * own))
+            expect(third, "gradient of layer 0 after a third pass, outside").equals((33.0, 33.0))
         expect(len(reduces(run)), "all-reduces of the three passes, one bucket").equals(1)
-    run = go(submission, ranks, given(2, [4, 5], [[[0, 1]] * 2] * 2, both=True))
-    expect(run.values[0]["grads"][1][0], "gradient after two forward passes and one backward pass").equals((22.0, 22.0))
+    run = go(submission, ranks, given(2, [4, 5], [[[0, 1]] * 2] * 2, together=True))
+    seen = ends(run.values[0]["grads"][1])[0]
+    expect(seen, "gradient after two forward passes and one backward pass").equals((22.0, 22.0))
 
 
 @check(
@@ -367,19 +284,18 @@ def unused(submission: Submission, ranks: Ranks) -> None:
         # nobody uses layer 2, only rank 1 layer 1
         run = go(submission, ranks, given(2, [3, 4, 5], [[[0], [0]], [[0, 1], [0, 1]]], **how))
         for rank, value in enumerate(run.values):
-            expect(
-                value["grads"][0], f"gradients on rank {rank}: all use layer 0, rank 1 layer 1, nobody layer 2"
-            ).equals([(11.0, 11.0), (20.0, 20.0), None])
+            what = f"gradients on rank {rank}: all use layer 0, rank 1 layer 1, nobody layer 2"
+            expect(ends(value["grads"][0]), what).equals([(11.0, 11.0), (20.0, 20.0), None])
         # in the second pass only rank 1 uses layer 1, whose bucket on rank 0 has a mean in it from the first pass
         orders = [[[0, 1], [0]], [[0, 1], [0, 1]]]
-        run = go(submission, ranks, given(2, [3, 4], orders, zero_grad=True, **how))
+        run = go(submission, ranks, given(2, [3, 4], orders, clear=True, **how))
         for rank, value in enumerate(run.values):
             what = f"gradients on rank {rank} after zero_grad() and a second pass, in which only rank 1 uses layer 1"
-            expect(value["grads"][1], what).equals([(11.0, 11.0), (20.0, 20.0)])
+            expect(ends(value["grads"][1]), what).equals([(11.0, 11.0), (20.0, 20.0)])
         run = go(submission, ranks, given(2, [3, 4], [[[]], [[0, 1]]], **how))
         for rank, value in enumerate(run.values):
             what = f"gradients on rank {rank}: rank 0's loss depends on no parameter, so it only calls finish"
-            expect(value["grads"][0], what).equals([(10.0, 10.0), (20.0, 20.0)])
+            expect(ends(value["grads"][0]), what).equals([(10.0, 10.0), (20.0, 20.0)])
     failed = ranks(2).attempt(
         submission.used_by(passes, layers), given(2, [3, 4, 5], [[[0, 1], [0, 1]]] * 2, cap_kb=0.01)
     )
@@ -414,11 +330,11 @@ def views(submission: Submission, ranks: Ranks) -> None:
 )
 def comm_hook(submission: Submission, ranks: Ranks) -> None:
     for view in (False, True):
-        how = {"hook": True, "cap_kb": 0.01, "gradient_as_bucket_view": view}
+        how: dict[str, Any] = {"hook": (1.0, 1.0), "cap_kb": 0.01, "gradient_as_bucket_view": view}
         run = go(submission, ranks, given(2, [3, 4], [[[0, 1]]] * 2, **how))
         for value in run.values:
-            expect(value["indices"], "buckets that the hook was called with").equals([0, 1])
-            expect(value["grads"][0], "gradients by a hook that adds 1 on each of 2 ranks to the mean").equals(
+            expect([index for index, *_ in value["calls"]], "buckets that the hook was called with").equals([0, 1])
+            expect(ends(value["grads"][0]), "gradients by a hook that adds 1 on each of 2 ranks to the mean").equals(
                 [(13.0, 13.0), (24.0, 24.0)]
             )
 
@@ -431,7 +347,7 @@ def comm_hook(submission: Submission, ranks: Ranks) -> None:
 )
 def checkpoint(submission: Submission, ranks: Ranks) -> None:
     for fails in (False, True):
-        run = ranks(2).call(submission.used_by(torn), [Args(3.0 + rank, fails) for rank in range(2)])
+        run = ranks(2).call(submission.used_by(torn, noted_calls), [Args(3.0 + rank, fails) for rank in range(2)])
         for rank, value in enumerate(run.values):
             expect((value["weight"], value["rate"], value["step"]), f"weight, learning rate and step that rank {rank} "
                    f"loads{', after a second save that failed' if fails else ''}").equals(

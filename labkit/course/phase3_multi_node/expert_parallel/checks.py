@@ -14,80 +14,7 @@ from torch import Tensor
 
 from labkit.checks import Args, Ranks, Submission, check, expect, group_of
 from labkit.clusters import Run
-from labkit.course.phase3_multi_node.expert_parallel.given.dense import dense_moe
-
-# What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def routed(logits: Tensor, top_k: int, capacity_factor: Any = None) -> dict[str, Tensor]:
-    """On a rank: route tokens by their logits; return what the router decides, and the gradient of its loss."""
-    import torch
-
-    from labkit.exercises import expert_parallel
-
-    router = expert_parallel.TopKRouter(logits.shape[1], logits.shape[1], top_k, capacity_factor)
-    with torch.no_grad():
-        router.gate.weight.copy_(torch.eye(logits.shape[1]))
-    routing = router(logits)
-    routing.loss.backward()
-    found = {"experts": routing.experts, "weights": routing.weights.detach(), "kept": routing.kept}
-    found |= {"loss": routing.loss.detach(), "dropped": routing.dropped, "gate": router.gate.weight.grad}
-    return {name: tensor.contiguous() for name, tensor in found.items()}
-
-
-def travelled(
-    x: Tensor, experts: Tensor, weights: Tensor, kept: Tensor, num_experts: int, back: bool = False, group: Any = None
-) -> dict[str, Any]:
-    """On a rank: dispatch tokens to given experts; if `back`, combine what they make of them, and go backward."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.course.phase3_multi_node.expert_parallel.given import Routing
-    from labkit.exercises import expert_parallel
-
-    x, weights = x.clone().requires_grad_(), weights.clone().requires_grad_()
-    routing = Routing(experts, weights, kept, torch.zeros(()), num_experts)
-    batches, journey = expert_parallel.dispatch(x, routing, group)
-    found: dict[str, Any] = {"batches": [batch.detach().contiguous() for batch in batches]}
-    if back:
-        first = dist.get_rank(group) * len(batches)
-        out = expert_parallel.combine([batch * (first + n + 1) for n, batch in enumerate(batches)], journey)
-        out.sum().backward()
-        found |= {"out": out.detach(), "x": x.grad, "weights": weights.grad}
-    return found
-
-
-def layered(
-    x: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    top_k: int,
-    gradient: Tensor,
-    capacity_factor: Any = None,
-    group: Any = None,
-    replicas: Any = None,
-    average: bool = False,
-) -> dict[str, Any]:
-    """On a rank: one forward and backward pass of a layer with these weights, of which up and down are its own."""
-    import torch
-
-    from labkit.exercises import expert_parallel
-
-    num_experts, width, hidden = gate.shape[0], gate.shape[1], up.shape[2]
-    layer = expert_parallel.ExpertParallelMoE(width, hidden, num_experts, top_k, group, capacity_factor)
-    with torch.no_grad():
-        for parameter, value in zip(layer.parameters(), (gate, up, down), strict=True):
-            parameter.copy_(value)
-    x = x.clone().requires_grad_()
-    out = layer(x)
-    ((out * gradient).sum() + layer.routing.loss).backward()
-    if average:
-        expert_parallel.average_gradients(layer, replicas)
-    found = {"out": out.detach(), "x": x.grad, "dropped": layer.routing.dropped}
-    names = ("gate", "up", "down")
-    return found | {name: parameter.grad for name, parameter in zip(names, layer.parameters(), strict=True)}
-
+from labkit.course.phase3_multi_node.expert_parallel.scenarios import Dense, layered, routed, travelled
 
 # What the checks read -------------------------------------------------------------------------------------------------
 
@@ -104,16 +31,24 @@ def numbered(rank: int, tokens: int) -> Tensor:
     return torch.tensor([[rank, token] for token in range(tokens)], dtype=torch.float32).view(tokens, 2)
 
 
-def journeys(choices: Choices, num_experts: int, top_k: int, **options: Any) -> list[Args]:
+def journeys(choices: Choices, num_experts: int, top_k: int, back: bool = False) -> list[Args]:
     """Return the arguments of `travelled` for each rank. Weights are 1, 2, 3, ... of each rank's choices."""
-    given = []
+    given, each = [], num_experts // len(choices)
     for rank, of_rank in enumerate(choices):
         experts = torch.tensor(of_rank, dtype=torch.int64).view(len(of_rank), top_k)
         kept = experts >= 0
         weights = 1 + torch.arange(experts.numel(), dtype=torch.float32).view(experts.shape)
-        experts = torch.where(kept, experts, ~experts)
-        given.append(Args(numbered(rank, len(of_rank)), experts, weights, kept, num_experts, **options))
+        experts, x = torch.where(kept, experts, ~experts), numbered(rank, len(of_rank))
+        factors = range(rank * each + 1, rank * each + each + 1)
+        returned = {"factors": list(factors), "gradient": torch.ones_like(x)} if back else {}
+        given.append(Args(x, experts, weights, kept, num_experts, **returned))
     return given
+
+
+def route(submission: Submission, ranks: Ranks, logits: Tensor, top_k: int, factor: float | None = None) -> Any:
+    """Return what a router decides for tokens with these logits."""
+    given = Args(logits, torch.eye(logits.shape[1]), top_k, factor)
+    return ranks(1).call(submission.used_by(routed), [given]).values[0]
 
 
 def rows_of(choices: Choices, expert: int) -> Tensor:
@@ -122,44 +57,24 @@ def rows_of(choices: Choices, expert: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.float32).view(len(rows), 2)
 
 
-class Dense:
-    """All experts in one process: for the tokens of each rank, results, drops and gradients."""
+def dense(tokens: Sequence[int], num_experts: int, top_k: int, factor: float | None, seed: int) -> Dense:
+    """Return all experts in one process, for so many tokens on each rank."""
+    inputs = [normal(count, 6, seed=seed + rank) for rank, count in enumerate(tokens)]
+    gradients = [normal(count, 6, seed=seed + 50 + rank) for rank, count in enumerate(tokens)]
+    gate, up = (normal(*shape, seed=seed + 90) for shape in ((num_experts, 6), (num_experts, 6, 8)))
+    return Dense(inputs, gradients, (gate, up, normal(num_experts, 8, 6, seed=seed + 91)), top_k, factor)
 
-    def __init__(self, tokens: Sequence[int], num_experts: int, top_k: int, factor: float | None, seed: int) -> None:
-        self.top_k, self.factor = top_k, factor
-        self.tokens = [normal(count, 6, seed=seed + rank) for rank, count in enumerate(tokens)]
-        self.gradients = [normal(count, 6, seed=seed + 50 + rank) for rank, count in enumerate(tokens)]
-        self.weights = [normal(*shape, seed=seed + 90) for shape in ((num_experts, 6), (num_experts, 6, 8))]
-        self.weights.append(normal(num_experts, 8, 6, seed=seed + 91))
-        inputs = [x.double().requires_grad_() for x in self.tokens]
-        weights = gate, up, down = [x.double().requires_grad_() for x in self.weights]
-        results, losses, kept = zip(*(dense_moe(x, gate, up, down, top_k, factor) for x in inputs), strict=True)
-        self.dropped = [(~mask).sum() for mask in kept]
-        total = sum((out * grad).sum() + loss for out, grad, loss in zip(results, self.gradients, losses, strict=True))
-        torch.autograd.backward(total)
-        self.results = [out.detach().float() for out in results]
-        self.x = [x.grad.float() for x in inputs if x.grad is not None]
-        self.sums = [x.grad.float() for x in weights if x.grad is not None]
-        """Gradients of gate, up and down, for the sum of the losses of all ranks."""
 
-    def given(self, size: int, average: bool = False) -> list[Args]:
-        """Return the arguments of `layered` for ranks in groups of `size` that lie side by side."""
-        gate, up, down = self.weights
-        each, ranks = len(gate) // size, len(self.tokens)
-        given = []
-        for rank, (x, gradient) in enumerate(zip(self.tokens, self.gradients, strict=True)):
-            first = rank % size * each
-            weights = gate, up[first : first + each], down[first : first + each]
-            group = None if size == ranks else group_of(range(rank - rank % size, rank - rank % size + size))
-            replicas = None if size == ranks else group_of(range(rank % size, ranks, size))
-            options = {"group": group, "replicas": replicas, "average": average}
-            given.append(Args(x, *weights, self.top_k, gradient, self.factor, **options))
-        return given
-
-    def own(self, tensor: Tensor, size: int) -> list[Tensor]:
-        """Return each rank's part of a tensor whose rows are experts."""
-        each = len(self.weights[0]) // size
-        return [tensor[rank % size * each :][:each] for rank in range(len(self.tokens))]
+def layers(dense: Dense, size: int, average: bool = False) -> list[Args]:
+    """Return the arguments of `layered` for ranks in groups of `size` that lie side by side."""
+    ranks, arguments = len(dense.tokens), []
+    experts = zip(dense.own(dense.up, size), dense.own(dense.down, size), strict=True)
+    for rank, (x, gradient, (up, down)) in enumerate(zip(dense.tokens, dense.gradients, experts, strict=True)):
+        group = None if size == ranks else group_of(range(rank - rank % size, rank - rank % size + size))
+        replicas = None if size == ranks else group_of(range(rank % size, ranks, size))
+        options = {"group": group, "replicas": replicas, "average": average}
+        arguments.append(Args(x, dense.gate, up, down, dense.top_k, dense.factor, gradient, **options))
+    return arguments
 
 
 def exchanges(run: Run, rank: int) -> list[int]:
@@ -177,14 +92,14 @@ def exchanges(run: Run, rank: int) -> list[int]:
 def choices(submission: Submission, ranks: Ranks) -> None:
     odds = torch.tensor([[1.0, 6, 2, 1], [4, 1, 2, 3], [1, 1, 3, 5]])
     for top_k in (1, 2, 4):
-        seen = ranks(1).call(submission.used_by(routed), [Args(odds[:2].log(), top_k)]).values[0]
+        seen = route(submission, ranks, odds[:2].log(), top_k)
         values, experts = (odds[:2] / 10).topk(top_k)
         what = f"of tokens with odds 1:6:2:1 and 4:1:2:3, top_k {top_k}"
         # in the first row two experts are equally probable
         expect(seen["weights"], f"probabilities {what}").close_to(values, rel=1e-5)
         if top_k < 4:
             expect(seen["experts"], f"experts {what}").equals(experts)
-    seen = ranks(1).call(submission.used_by(routed), [Args(odds.double().log(), 2)]).values[0]
+    seen = route(submission, ranks, odds.double().log(), 2)
     expect(seen["weights"], "probabilities of float64 tokens").close_to((odds.double() / 10).topk(2).values)
     expect(seen["kept"], "kept choices, without capacity_factor").equals(torch.ones(3, 2, dtype=torch.bool))
 
@@ -203,11 +118,11 @@ def balance(submission: Submission, ranks: Ranks) -> None:
         (three[[0, 0, 1]], "two tokens with one expert, one with another", 3 * (2 / 3 * 1.7 / 3 + 1 / 3 * 1.0 / 3)),
         (three[:0], "no tokens", 0.0),
     ):
-        seen = ranks(1).call(submission.used_by(routed), [Args(odds.log(), 1)]).values[0]
+        seen = route(submission, ranks, odds.log(), 1)
         expect(seen["loss"], f"loss of {what}").close_to(torch.tensor(wanted), rel=1e-5)
     odds = torch.tensor([[6.0, 3, 1], [1, 6, 3]])
     for factor in (None, 0.5):
-        seen = ranks(1).call(submission.used_by(routed), [Args(odds.log(), 2, factor)]).values[0]
+        seen = route(submission, ranks, odds.log(), 2, factor)
         hint = "shares count all choices of a token, also dropped ones"
         wanted = 3 * (0.25 * 0.35 + 0.5 * 0.45 + 0.25 * 0.2)
         what = f"loss of two tokens with odds 6:3:1 and 1:6:3, top_k 2, capacity_factor {factor}"
@@ -230,7 +145,7 @@ def capacity(submission: Submission, ranks: Ranks) -> None:
         (1.0, 3, [[1, 1], [1, 1], [1, 0], [1, 1]]),
         (0.1, 1, [[1, 0], [0, 0], [1, 0], [0, 1]]),
     ):
-        seen = ranks(1).call(submission.used_by(routed), [Args(odds.log(), 2, factor)]).values[0]
+        seen = route(submission, ranks, odds.log(), 2, factor)
         wanted = torch.tensor(kept, dtype=torch.bool)
         what = f"of tokens with choices 0 1, 0 1, 1 0, 0 2, and room for {room}"
         expect(seen["kept"], f"kept choices {what}").equals(wanted)
@@ -324,22 +239,22 @@ def layer(submission: Submission, ranks: Ranks) -> None:
         (3, [4, 0, 6], 6, 1, 0.8),
         (2, [3, 2, 4, 1], 2, 1, None),
     ):
-        dense = Dense(tokens, num_experts, top_k, factor, seed=7)
-        run = ranks(len(tokens)).call(submission.used_by(layered), dense.given(size))
+        alone = dense(tokens, num_experts, top_k, factor, seed=7)
+        run = ranks(len(tokens)).call(submission.used_by(layered), layers(alone, size))
         where = f"on {len(tokens)} ranks" + (f" in groups of {size}" if size < len(tokens) else "")
         text = f"{num_experts} experts, top_k {top_k}, capacity_factor {factor}, {where}, {tokens} tokens"
-        for name, wanted in (("out", dense.results), ("x", dense.x)):
+        for name, tensors in (("out", alone.results), ("x", alone.x)):
             what = f"{'results' if name == 'out' else 'gradients of x'}: {text}"
-            expect([value[name] for value in run.values], what).close_to(wanted, rel=1e-5)
-        expect([value["dropped"] for value in run.values], f"dropped choices: {text}").equals(dense.dropped)
+            expect([value[name] for value in run.values], what).close_to(tensors, rel=1e-5)
+        expect([value["dropped"] for value in run.values], f"dropped choices: {text}").equals(alone.dropped)
         if size == len(tokens):
-            for name, whole in (("up", dense.sums[1]), ("down", dense.sums[2])):
+            for name, whole in (("up", alone.sums[1]), ("down", alone.sums[2])):
                 what = f"gradients of {name}, from the losses of all ranks: {text}"
-                expect([value[name] for value in run.values], what).close_to(dense.own(whole, size), rel=1e-5)
+                expect([value[name] for value in run.values], what).close_to(alone.own(whole, size), rel=1e-5)
             hint = "the gate's gradient comes from the weights, and from the loss"
             what = f"gradients of the gate, added up over ranks: {text}"
             gate = sum(value["gate"] for value in run.values)
-            expect(gate, what, look_at=hint).close_to(dense.sums[0], rel=1e-5)
+            expect(gate, what, look_at=hint).close_to(alone.sums[0], rel=1e-5)
 
 
 @check(
@@ -350,17 +265,17 @@ def layer(submission: Submission, ranks: Ranks) -> None:
 )
 def averaged(submission: Submission, ranks: Ranks) -> None:
     for size, tokens in ((2, [5, 3]), (2, [3, 2, 4, 1]), (1, [3, 4])):
-        dense = Dense(tokens, 2, 1, None, seed=20)
-        run = ranks(len(tokens)).call(submission.used_by(layered), dense.given(size, average=True))
-        gate, up, down = (total / len(tokens) for total in dense.sums)
+        alone = dense(tokens, 2, 1, None, seed=20)
+        run = ranks(len(tokens)).call(submission.used_by(layered), layers(alone, size, average=True))
+        gate, up, down = (total / len(tokens) for total in alone.sums)
         text = f"on {len(tokens)} ranks, experts spread over {size}"
-        wanted = {"gate": [gate] * len(tokens), "up": dense.own(up, size), "down": dense.own(down, size)}
+        wanted = {"gate": [gate] * len(tokens), "up": alone.own(up, size), "down": alone.own(down, size)}
         for name, tensors in wanted.items():
             seen = [value[name] for value in run.values]
             expect(seen, f"gradients of {name} {text}").close_to(tensors, rel=1e-5)
         for rank in range(len(tokens)):
             sent = sum(e.nbytes for e in run.trace.collectives(rank) if e.operation != "all_to_all")
-            experts = 0 if size == len(tokens) else sum(8 * x.numel() // 2 // size for x in dense.weights[1:])
+            experts = 0 if size == len(tokens) else sum(8 * x.numel() // 2 // size for x in (alone.up, alone.down))
             what = f"bytes of rank {rank}'s all-reduces, {text}: the gate's gradient, and experts with other replicas"
             hint = "gradients of experts are sent to replicas only"
             expect(sent, what, look_at=hint, unit="bytes").equals(4 * gate.numel() + experts)

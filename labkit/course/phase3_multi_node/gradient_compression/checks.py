@@ -6,12 +6,14 @@ whose digits are not all alike shows whose part is missing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, expect, group_of, work
+from labkit.course.phase3_multi_node.gradient_compression.scenarios import compressed, reduced
 from labkit.trace import Event
 
 ALL: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -46,52 +48,6 @@ def rounded_down(gradients: list[Tensor], names: list[str]) -> Any:
         sent.append(message[0])
         residuals.append(compressor.state[name]["residual"].clone())
     return sent, residuals
-
-
-def compressed(kind: str, arguments: dict[str, Any], gradients: list[Tensor]) -> Any:
-    """On a rank: compress one gradient after the other; return messages, what they mean, and the residuals."""
-    import torch
-
-    from labkit.exercises import gradient_compression
-
-    compressor = getattr(gradient_compression, kind)(**arguments)
-    messages, meant, residuals = [], [], []
-    for gradient in gradients:
-        message = compressor.compress(gradient, "weight")
-        messages.append(list(message))
-        meant.append(compressor.decompress(message, gradient.shape, "weight"))
-        residuals.append(compressor.state["weight"].get("residual", torch.zeros_like(gradient)).clone())
-    return messages, meant, residuals
-
-
-def reduced(
-    kind: str,
-    arguments: dict[str, Any],
-    gradients: list[Tensor],
-    bucket_size_mb: float = 25.0,
-    overlap: bool = True,
-    backward: Any = None,
-    group: Any = None,
-    intra: Any = None,
-    inter: Any = None,
-) -> list[Tensor]:
-    """On a rank: replace gradients by their means over the ranks; `backward` is called before each is taken."""
-    from labkit.exercises import gradient_compression
-
-    compressor = getattr(gradient_compression, kind)(**arguments)
-    optimizer = gradient_compression.CommunicationOptimizer(compressor, bucket_size_mb, overlap)
-
-    def pairs() -> Any:
-        for number, gradient in enumerate(gradients):
-            if backward is not None:
-                backward()
-            yield f"weight {number}", gradient
-
-    if intra is not None:
-        optimizer.hierarchical_all_reduce(pairs(), intra, inter)
-    else:
-        optimizer.all_reduce_compressed(pairs(), group)
-    return gradients
 
 
 def hooked(kind: str, arguments: dict[str, Any], inputs: Tensor, group: Any = None) -> Any:
@@ -154,9 +110,16 @@ def rounds_of_two(gradients: list[list[Tensor]]) -> Any:
 
 
 def one_rank(submission: Submission, ranks: Ranks, kind: str, arguments: dict[str, Any], *gradients: Tensor) -> Any:
-    """Return what `compressed` finds on a single rank."""
-    run = ranks(1).call(submission.used_by(compressed), [Args(kind, arguments, list(gradients))])
-    return run.values[0]
+    """Return messages, what they mean, and residuals, of one gradient after the other on a single rank."""
+    given = Args((kind, arguments), ["weight"] * len(gradients), list(gradients))
+    (value,) = ranks(1).call(submission.used_by(compressed), [given]).values
+    return value["messages"], value["meant"], residuals_of(value, gradients)
+
+
+def residuals_of(value: dict[str, Any], gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the residuals that `compressed` has found, 0 where there is none."""
+    pairs = zip(gradients, value["residuals"], strict=True)
+    return [torch.zeros_like(gradient) if residual is None else residual for gradient, residual in pairs]
 
 
 def sent_by(events: list[Event]) -> list[tuple[str, int]]:
@@ -218,10 +181,10 @@ def top_k(submission: Submission, ranks: Ranks) -> None:
 )
 def random_k(submission: Submission, ranks: Ranks) -> None:
     gradient = torch.arange(1.0, 41.0)
-    run = ranks(2).call(
-        submission.used_by(compressed), [Args("RandomK", {"ratio": 0.1, "seed": 5}, [gradient] * 3)] * 2
-    )
-    (messages, meant, _), (_, others, residuals) = run.values
+    given = Args(("RandomK", {"ratio": 0.1, "seed": 5}), ["weight"] * 3, [gradient] * 3)
+    first, second = ranks(2).call(submission.used_by(compressed), [given] * 2).values
+    messages, meant, others = first["messages"], first["meant"], second["meant"]
+    residuals = residuals_of(second, [gradient] * 3)
     expect([len(message) for message in messages], "tensors in each message: no indices").equals([1, 1, 1])
     expect([len(message[0]) for message in messages], "values in each message, 0.1 of 40").equals([4, 4, 4])
     places = [tensor.nonzero().flatten().tolist() for tensor in meant]
@@ -372,25 +335,25 @@ def power_sgd_on_ranks(submission: Submission, ranks: Ranks, draw: Draw) -> None
 )
 def means(submission: Submission, ranks: Ranks) -> None:
     for kind, arguments in ALL:
-        given = [Args(kind, arguments, [torch.full((4, 3), 10.0**r), torch.full((2,), -(10.0**r))]) for r in range(3)]
-        run = ranks(3).call(submission.used_by(reduced), given)
-        for value in run.values:
-            expect(value[0], f"{kind}: the mean of 1, 10 and 100").close_to(torch.full((4, 3), 37.0))
-            expect(value[1], f"{kind}: the mean of -1, -10 and -100").close_to(torch.full((2,), -37.0))
+        gradients = [[torch.full((4, 3), 10.0**r), torch.full((2,), -(10.0**r))] for r in range(3)]
+        run = ranks(3).call(submission.used_by(reduced), [Args((kind, arguments), [own]) for own in gradients])
+        for ((first, second),) in run.values:
+            expect(first, f"{kind}: the mean of 1, 10 and 100").close_to(torch.full((4, 3), 37.0))
+            expect(second, f"{kind}: the mean of -1, -10 and -100").close_to(torch.full((2,), -37.0))
     for kind, arguments in ALL[:2]:
-        half = [Args(kind, arguments, [torch.full((4,), 10.0**r)], group=group_of([0, 2])) for r in range(3)]
+        half = [Args((kind, arguments), [[torch.full((4,), 10.0**r)]], group=group_of([0, 2])) for r in range(3)]
         half[1] = None  # type: ignore[call-overload]
         run = ranks(3).call(submission.used_by(reduced), half)
         hint = "`group`: of the collective, and of the number of ranks"
         what = f"{kind}: the mean of ranks 0 and 2, a group"
-        expect(run.values[0][0], what, look_at=hint).close_to(torch.full((4,), 50.5))
+        expect(run.values[0][0][0], what, look_at=hint).close_to(torch.full((4,), 50.5))
 
 
 def carried(
     submission: Submission, ranks: Ranks, kind: str, arguments: dict[str, Any], gradients: list[list[Tensor]]
 ) -> list[list[tuple[str, int]]]:
     """Return the collectives of each rank, with their bytes."""
-    given = [Args(kind, arguments, own) for own in gradients]
+    given = [Args((kind, arguments), [own]) for own in gradients]
     run = ranks(len(given)).call(submission.used_by(reduced), given)
     by_rank = [run.trace.collectives(rank) for rank in range(len(given))]
     return [[(event.operation.removesuffix("_into_tensor"), event.nbytes) for event in events] for events in by_rank]
@@ -434,7 +397,8 @@ def overlap(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     seconds = {}
     for enabled in (False, True):
         tensors = [draw.tensors(4, 500_000) for _ in range(2)]
-        given = [Args("Quantized", {}, own, 2.0, enabled, backward=work("backward", 0.0005)) for own in tensors]
+        backward = work("backward", 0.0005)
+        given = [Args(("Quantized", {}), [own], None, 2.0, enabled, backward) for own in tensors]
         run = ranks(2, inter_node="ethernet-10g").call(submission.used_by(reduced), given)
         if run.trace.clock != "modelled":
             raise NotMeasurable("time is exact on virtual ranks only")
@@ -457,14 +421,14 @@ def hierarchical(submission: Submission, ranks: Ranks) -> None:
     nodes, across = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
     given = [
         Args(
-            *("TopK", {"ratio": 0.1}, [torch.full((100,), (n + 1) * 10.0**r) for n in range(4)], 0.0004),
+            *(("TopK", {"ratio": 0.1}), [[torch.full((100,), (n + 1) * 10.0**r) for n in range(4)]], None, 0.0004),
             intra=group_of(nodes[r // 2]),
             inter=group_of(across[r % 2]),
         )
         for r in range(4)
     ]
     run = ranks(4, nproc_per_node=2).call(submission.used_by(reduced), given)
-    for value in run.values:
+    for (value,) in run.values:
         arrived = [int((tensor != 0).sum()) for tensor in value]
         expect(arrived, "elements of each gradient that arrived, a tenth of 100").equals([10] * 4)
         largest = torch.stack([tensor.max() for tensor in value])

@@ -12,33 +12,13 @@ import torch
 from torch import Tensor
 
 from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, expect, reduce_op
+from labkit.course.phase3_multi_node.hierarchical_allreduce.scenarios import groups, reduced
 from labkit.hardware import Link, topology
 from labkit.trace import bytes_between_nodes, mixed_collectives
 
 SLOW = {"inside": 0.12, "between": 0.02}
 """GB/s of the links in `overlap`."""
 HERE = "which ranks are in the group that this collective is called with"
-
-
-def groups(ranks_per_node: Any) -> list[list[int] | None]:
-    """On a rank: return the members of its two groups; None for no group."""
-    import torch.distributed as dist
-
-    from labkit.exercises import hierarchical_allreduce
-
-    made = hierarchical_allreduce.build_node_groups(ranks_per_node)
-    return [None if group is None else dist.get_process_group_ranks(group) for group in made]
-
-
-def reduced(tensor: Tensor, ranks_per_node: Any, **options: Any) -> Any:
-    """On a rank: all-reduce; return whether the tensor came back, and what came back. None: the rank is on no node."""
-    from labkit.exercises import hierarchical_allreduce
-
-    intra, inter = hierarchical_allreduce.build_node_groups(ranks_per_node)
-    if intra is None:
-        return None
-    result = hierarchical_allreduce.hierarchical_all_reduce(tensor, intra, inter, **options)
-    return [result is tensor, result]
 
 
 def digits(rank: int, numel: int) -> Tensor:

@@ -16,24 +16,10 @@ import torch
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
 from labkit.clusters.virtual import slow
+from labkit.course.phase3_multi_node.local_sgd.scenarios import averaged, divided, paced, recorded
 from labkit.trace import Kind
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def averaged(tensors: list[Any], weight: float, group: Any = None) -> list[Any]:
-    """On a rank: average tensors in place; return them."""
-    from labkit.exercises import local_sgd
-
-    local_sgd.weighted_average(tensors, weight, group)
-    return [tensor.contiguous() for tensor in tensors]
-
-
-def divided(cases: list[list[Any]]) -> list[list[int]]:
-    """On a rank: return the shares of each case, speeds and a batch."""
-    from labkit.exercises import local_sgd
-
-    return [[int(share) for share in local_sgd.balance_batches(speeds, batch)] for speeds, batch in cases]
 
 
 def trained(
@@ -79,46 +65,6 @@ def trained(
     for _ in range(1 + twice):
         trainer.synchronize()
     return [*seen, weight[0].item()]
-
-
-def paced(batches: list[int], every: int, sample: Any, mark: Any) -> list[list[float]]:
-    """On a rank: compute its samples of each batch, one by one; balance anew after each `every` batches.
-
-    Returns its slices, and the speeds that were measured.
-    """
-    import time
-
-    import torch.distributed as dist
-
-    from labkit.exercises import local_sgd
-
-    balancer, found = local_sgd.BatchBalancer(), []
-    for number, batch in enumerate(batches):
-        if number and number % every == 0:
-            balancer.rebalance()
-        own = balancer.own(batch)
-        mark()
-        began = time.perf_counter()
-        for _ in range(own.start, own.stop):
-            sample()
-        balancer.record(own.stop - own.start, time.perf_counter() - began)
-        mark()
-        dist.barrier()
-        found.append([own.start, own.stop, *balancer.speeds])
-    return found
-
-
-def recorded(records: list[list[list[float]]]) -> list[list[float]]:
-    """On a rank: record samples and seconds, then balance anew, several times; return the speeds each time."""
-    from labkit.exercises import local_sgd
-
-    balancer, found = local_sgd.BatchBalancer(), []
-    for several in records:
-        for samples, seconds in several:
-            balancer.record(int(samples), seconds)
-        balancer.rebalance()
-        found.append([float(speed) for speed in balancer.speeds])
-    return found
 
 
 # What the checks read -------------------------------------------------------------------------------------------------
@@ -252,11 +198,11 @@ def together(submission: Submission, ranks: Ranks) -> None:
     pace = [0.001, 0.002, 0.004]
     # in the third batch the fast rank becomes a straggler, which takes four times as long
     some = ranks(3, faults=[slow(0, factor=4, at=0.25)])
-    run = some.call(submission.used_by(paced), [Args(batches, 1, work("sample", s), mark) for s in pace])
+    run = some.call(submission.used_by(paced), [Args(batches, work("sample", s), mark) for s in pace])
     if run.trace.clock != "modelled":
         raise NotMeasurable("speeds are checked on virtual ranks: their samples take exact times")
     for number, batch in enumerate(batches):
-        slices = [value[number][:2] for value in run.values]
+        slices = [value[number] for value in run.values]
         ends = [0, *(end for _, end in slices)]
         hint = "own: given, but with your `balance_batches` and `speeds`, which are the same on every rank"
         what = f"slices of batch {number}, of {batch} samples, one after the other"

@@ -10,18 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.parallel_3d.scenarios import line, one_process, pairs_of, place, trained
 from labkit.hardware import Link
 from labkit.models.gpt import GPTConfig
-from labkit.models.gpt_layers import gpt_layers, share
+from labkit.models.gpt_layers import gpt_layers
 from labkit.trace import Kind
 
 SIZES: dict[str, Any] = {"layers": 4, "heads": 6, "width": 24, "vocab": 19, "context": 5}
 UNIT = 24 * 24**2 * 5.0
 """FLOPs of the matrix products of one block, forward, for a sequence of 5 tokens."""
+SEED = 3
 SECONDS = 0.01
 """Duration of so many FLOPs where time matters."""
 
@@ -47,43 +49,18 @@ def joined(dp: int, pp: int, tp: int) -> dict[str, list[int]]:
     return {axis: list(dist.get_process_group_ranks(group)) for axis, group in groups.items()}
 
 
-def trained(
-    dims: list[int],
-    sizes: dict[str, Any],
-    batches: list[Any],
-    microbatches: int,
-    mark: Any = None,
-    block: Any = None,
-    unit: float = 1.0,
+def trained_by_sgd(
+    dims: list[int], sizes: dict[str, Any], batches: list[Any], microbatches: int, seed: int, **how: Any
 ) -> Any:
-    """On a rank: train with its part of each batch; return losses, and the names and values of its layers' parameters.
-
-    block: called for every `unit` FLOPs. mark: called before and after the steps.
-    """
-    import contextlib
-
+    """On a rank: train; return losses, and the shapes and values of its layers' parameters."""
     import torch
 
-    from labkit.course.flop_work import FlopWork
-    from labkit.course.phase3_multi_node.parallel_3d.given import whole_layer
-    from labkit.exercises import parallel_3d
-    from labkit.models.gpt import GPTConfig
+    def make(parameters: Any, group: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.5)
 
-    mesh = parallel_3d.build_mesh(*dims)
-    trainer = parallel_3d.Parallel3DTrainer(
-        GPTConfig(**sizes), mesh, lambda parameters, group: torch.optim.SGD(parameters, lr=0.5), microbatches, seed=3
-    )
-    shapes = [[list(p.shape) for p in layer.parameters()] for layers in trainer.layers for layer in layers]
-    losses = []
-    with contextlib.nullcontext() if block is None else FlopWork(block, unit):
-        if mark is not None:
-            mark()
-        for tokens, targets in batches:
-            losses.append(trainer.train_step(tokens, targets))
-        if mark is not None:
-            mark()
-    whole = [whole_layer(layer) for layers in trainer.layers for layer in layers] if batches else []
-    return losses, shapes, [[p.detach().clone() for p in layer.parameters()] for layer in whole]
+    found = trained(dims, sizes, batches, microbatches, seed, make, **how)
+    shapes, values = ([layer for layers in found[name] for layer in layers] for name in ("shapes", "values"))
+    return found["losses"], shapes, values
 
 
 # What the checks read -------------------------------------------------------------------------------------------------
@@ -95,36 +72,12 @@ def tokens_of(steps: int, samples: int) -> list[Tensor]:
     return [torch.randint(SIZES["vocab"], shape, generator=generator) for _ in range(steps)]
 
 
-def one_process(batches: Sequence[Tensor]) -> tuple[list[float], list[list[Tensor]]]:
-    """Train in one process; return losses and each layer's parameters."""
-    layers = [plan.make() for plan in gpt_layers(GPTConfig(**SIZES), 3)]
-    share(layers)
-    model = nn.Sequential(*layers)
-    losses = []
-    for tokens in batches:
-        loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        model.zero_grad()
-        loss.backward()
-        torch.optim.SGD(model.parameters(), lr=0.5).step()
-        losses.append(loss.item())
-    return losses, [[p.detach() for p in layer.parameters()] for layer in layers]
-
-
-def place(rank: int, dims: Sequence[int]) -> tuple[int, int, int]:
-    dp, _, tp = dims
-    return rank // tp % dp, rank // (tp * dp), rank % tp
-
-
 def given(dims: Sequence[int], batches: Sequence[Tensor], microbatches: int, **options: Any) -> list[Args]:
     """Return the arguments of each rank: tokens on the first stage, targets on the last."""
-    dp, pp, tp = dims
-    args = []
-    for rank in range(dp * pp * tp):
-        data, stage, _ = place(rank, dims)
-        own = [tokens.chunk(dp)[data] for tokens in batches]
-        pairs = [(t[:, :-1] if stage == 0 else None, t[:, 1:] if stage == pp - 1 else None) for t in own]
-        args.append(Args(list(dims), SIZES, pairs, microbatches, **options))
-    return args
+    return [
+        Args(list(dims), SIZES, pairs_of(rank, dims, batches), microbatches, SEED, **options)
+        for rank in range(dims[0] * dims[1] * dims[2])
+    ]
 
 
 def like_one_process(
@@ -134,8 +87,10 @@ def like_one_process(
     batches = tokens_of(2, samples)
     hardware = options.pop("hardware", {})
     count = dims[0] * dims[1] * dims[2]
-    run = ranks(count, **hardware).call(submission.used_by(trained), given(dims, batches, microbatches, **options))
-    losses, layers = one_process(batches)
+    run = ranks(count, **hardware).call(
+        submission.used_by(trained_by_sgd, trained), given(dims, batches, microbatches, **options)
+    )
+    losses, layers = one_process(SIZES, batches, SEED)
     text = f"on a mesh of dp, pp, tp = {', '.join(map(str, dims))}, {microbatches} microbatches"
     seen: dict[int, Any] = {}
     for rank in range(count):
@@ -168,8 +123,7 @@ def marks(run: Run, rank: int) -> tuple[float, float]:
     starts = [e.start for e in run.trace.of(rank, Kind.COMPUTE) if e.operation == "mark"]
     if not starts:
         raise NotMeasurable("what is sent when is known on virtual ranks")
-    begin, end = starts
-    return begin, end
+    return starts[0], starts[-1]
 
 
 def collectives_by_members(run: Run, rank: int) -> dict[tuple[int, ...], list[int]]:
@@ -208,13 +162,6 @@ def lines(submission: Submission, ranks: Ranks) -> None:
             expect([list(value[2][number]) for value in run.values], text).equals(wanted)
 
 
-def line(rank: int, axis: int, dims: Sequence[int]) -> list[int]:
-    """Return the ranks that differ from `rank` on this axis only."""
-    others = [n for n in range(3) if n != axis]
-    own = place(rank, dims)
-    return [r for r in range(dims[0] * dims[1] * dims[2]) if all(place(r, dims)[n] == own[n] for n in others)]
-
-
 @check(points=3, todo=2, title="groups of all axes, and of a pipeline's ends", look_at="build_mesh: who makes which")
 def groups(submission: Submission, ranks: Ranks) -> None:
     for dims in ((2, 2, 2), (1, 3, 1), (2, 1, 2)):
@@ -237,7 +184,7 @@ def groups(submission: Submission, ranks: Ranks) -> None:
 )
 def part(submission: Submission, ranks: Ranks) -> None:
     dims = 1, 2, 2
-    run = ranks(4).call(submission.used_by(trained), given(dims, [], 2))
+    run = ranks(4).call(submission.used_by(trained_by_sgd, trained), given(dims, [], 2))
     width, vocab = SIZES["width"], SIZES["vocab"]
     whole = sum(p.numel() for plan in gpt_layers(GPTConfig(**SIZES)) for p in plan.make().parameters())
     elements = [sum(torch.Size(shape).numel() for layer in value[1] for shape in layer) for value in run.values]
@@ -302,7 +249,7 @@ def everything(submission: Submission, ranks: Ranks) -> None:
 )
 def bubble(submission: Submission, ranks: Ranks) -> None:
     dims, microbatches = (2, 2, 1), 4
-    options = {"mark": work("mark", 1e-6), "block": work("unit", SECONDS), "unit": UNIT}
+    options = {"mark": work("mark", 1e-6), "unit": work("unit", SECONDS), "flops": UNIT}
     slow = Link("slow", 0.01, 1e-6, "gradients of a stage take some milliseconds")
     hardware = {"inter_node": slow, "nproc_per_node": 1}
     run = like_one_process(submission, ranks, dims, microbatches, 8, hardware=hardware, **options)

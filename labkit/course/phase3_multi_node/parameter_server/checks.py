@@ -11,23 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from labkit.checks import Args, Draw, NotMeasurable, Ranks, RankSet, Submission, check, expect, work
 from labkit.clusters import Run
 from labkit.clusters.virtual import kill
+from labkit.course.phase3_multi_node.parameter_server.scenarios import pieces_of, played
 from labkit.trace import Event, Kind
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def pieces_of(sizes: list[int], dtypes: list[str], num_servers: int) -> list[list[list[int]]]:
-    """On a rank: return the pieces of parameters with these numbers of elements, for each server."""
-    import torch
-
-    from labkit.exercises import parameter_server
-
-    parameters = [torch.zeros(size, dtype=getattr(torch, dtype)) for size, dtype in zip(sizes, dtypes, strict=True)]
-    shards = parameter_server.partition(parameters, num_servers)
-    return [[[int(number) for number in piece] for piece in shard] for shard in shards]
 
 
 def stepped(totals: list[float], samples: list[int], momentum: float, dtype: str = "float32") -> list[Any]:
@@ -53,43 +45,6 @@ def stepped(totals: list[float], samples: list[int], momentum: float, dtype: str
     return found
 
 
-def played(
-    gradient: float,
-    samples: list[int],
-    num_servers: int = 1,
-    mode: str = "sync",
-    staleness: int | None = None,
-    step: Any = None,
-    numel: int = 4,
-    momentum: float = 0.0,
-) -> Any:
-    """On a rank: serve; or make a step for each of `samples`; return the weight of each pull, the last at the end."""
-    from functools import partial
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.exercises import parameter_server
-
-    weight = torch.zeros(numel, requires_grad=True)
-    if dist.get_rank() < num_servers:
-        optimizer = partial(torch.optim.SGD, lr=1.0, momentum=momentum)
-        parameter_server.ParameterServer([weight], optimizer, num_servers, mode, staleness).serve()
-        return None
-    pulled = []
-    with parameter_server.Worker([weight], num_servers) as worker:
-        for count in [*samples, None]:
-            worker.pull()
-            values = weight.tolist()
-            pulled.append(values[0] if len(set(values)) == 1 else values)
-            if count is not None:
-                if step is not None:
-                    step()
-                weight.grad = torch.full_like(weight, gradient)
-                worker.push(count)
-    return pulled
-
-
 # What the checks read -------------------------------------------------------------------------------------------------
 
 
@@ -108,11 +63,12 @@ def run_of(
     attempt: bool = False,
 ) -> Run:
     """Let workers make a step for each of their `samples`, of `seconds`; worker i pushes -times * 10 ** i."""
-    more = (num_servers, mode, staleness)
-    given = [Args(0.0, [], *more, numel=numel, momentum=momentum)] * num_servers
+    more = (num_servers, mode, staleness, ("SGD", {"lr": 1.0, "momentum": momentum}), False)
+    given = [Args([torch.zeros(numel)], [], [], *more, None)] * num_servers
     for index, counts in enumerate(samples):
         step = work("step", seconds[index]) if seconds else None
-        given.append(Args(-times * 10.0**index, counts, *more, step, numel))
+        gradient = torch.full((numel,), -times * 10.0**index)
+        given.append(Args([torch.zeros(numel)], [[gradient]] * len(counts), counts, *more, step))
     call = some.attempt if attempt else some.call
     run = call(submission.used_by(played), given)
     if seconds and run.trace.clock != "modelled":
@@ -120,6 +76,15 @@ def run_of(
     called = sorted({event.operation for event in run.trace.collectives()})
     expect(called, "library collectives", look_at="`self.messages` sends and receives all").equals([])
     return run
+
+
+def pulled(run: Run) -> list[Any]:
+    """Return the weight of each pull, for each rank that has pulled; all elements where they differ."""
+
+    def weight_in(values: list[float]) -> Any:
+        return values[0] if len(set(values)) == 1 else values
+
+    return [value and [weight_in(weight.tolist()) for (weight,) in value] for value in run.values]
 
 
 def steps(run: Run, rank: int) -> list[Event]:
@@ -205,17 +170,17 @@ def step(submission: Submission, ranks: Ranks) -> None:
 def sync(submission: Submission, ranks: Ranks) -> None:
     run = run_of(submission, ranks(4), [[1, 1]] * 3, times=3)
     what = "weights that workers 0-2 pulled before clocks 0, 1 and 2, a digit for each worker"
-    expect(run.values[1:], what).equals(each([0.0, 111.0, 222.0], 3))
+    expect(pulled(run)[1:], what).equals(each([0.0, 111.0, 222.0], 3))
     run = run_of(submission, ranks(2), [[1, 1, 1]])
-    expect(run.values[1:], "weights that a single worker pulled").equals([[0.0, 1.0, 2.0, 3.0]])
+    expect(pulled(run)[1:], "weights that a single worker pulled").equals([[0.0, 1.0, 2.0, 3.0]])
     run = run_of(submission, ranks(4), [[1, 1, 1]] * 3, times=3, momentum=1.0)
     what = "weights with momentum 1: after one step 111, after two 111 + 222, after three 111 + 222 + 333"
     hint = "the optimizer, with its state, is on the server, and takes one step for each clock"
-    expect(run.values[1:], what, look_at=hint).equals(each([0.0, 111.0, 333.0, 666.0], 3))
+    expect(pulled(run)[1:], what, look_at=hint).equals(each([0.0, 111.0, 333.0, 666.0], 3))
     if run.trace.clock != "modelled":
         return
     run = run_of(submission, ranks(4), [[1]] * 3, times=3, seconds=[0.03, 0.02, 0.01])
-    expect(run.values[1:], "weights of workers 0-2, of which the last is the fastest").equals(each([0.0, 111.0], 3))
+    expect(pulled(run)[1:], "weights of workers 0-2, of which the last is the fastest").equals(each([0.0, 111.0], 3))
     answered = {rank: max(event.end for event in run.trace.of(rank, Kind.RECEIVE)) for rank in (1, 2, 3)}
     order = [rank - 1 for rank in sorted(answered, key=lambda rank: answered[rank])]
     hint = "worker 2 asked first, then worker 1, then worker 0"
@@ -230,9 +195,9 @@ def sync(submission: Submission, ranks: Ranks) -> None:
 )
 def weighted(submission: Submission, ranks: Ranks) -> None:
     run = run_of(submission, ranks(4), [[1], [3], [2]], times=6)
-    expect(run.values[1:], "weights after 1, 3 and 2 samples of workers 0, 1 and 2").equals(each([0.0, 231.0], 3))
+    expect(pulled(run)[1:], "weights after 1, 3 and 2 samples of workers 0, 1 and 2").equals(each([0.0, 231.0], 3))
     run = run_of(submission, ranks(4), [[2], [0], [1]], times=3)
-    expect(run.values[1:], "weights after 2, 0 and 1 samples of workers 0, 1 and 2").equals(each([0.0, 102.0], 3))
+    expect(pulled(run)[1:], "weights after 2, 0 and 1 samples of workers 0, 1 and 2").equals(each([0.0, 102.0], 3))
 
 
 @check(
@@ -244,13 +209,13 @@ def weighted(submission: Submission, ranks: Ranks) -> None:
 def asynchronous(submission: Submission, ranks: Ranks) -> None:
     run = run_of(submission, ranks(3), [[1] * 5, [1]], "async", seconds=[0.01, 0.1])
     hint = "the first worker takes 10 ms for a step, the second 100 ms: the first one sees only its own pushes"
-    expect(run.values[1], "weights that the fast worker pulled", look_at=hint).equals([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    expect(run.values[2], "weights that the slow worker pulled", look_at=hint).equals([0.0, 15.0])
+    expect(pulled(run)[1], "weights that the fast worker pulled", look_at=hint).equals([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    expect(pulled(run)[2], "weights that the slow worker pulled", look_at=hint).equals([0.0, 15.0])
     taken = steps(run, 1)[-1].end
     expect(taken, "time at which the fast worker ends 5 steps of 10 ms", unit="seconds").at_most(0.055)
     run = run_of(submission, ranks(3), [[4] * 2, [4] * 2], "async", seconds=[0.01, 0.025], momentum=1.0)
     hint = "each push is a step of its own, in the order of arrival: velocities 1, 2, 12 and 22 with momentum 1"
-    expect(run.values[2], "weights that the slow worker pulled, with momentum 1", look_at=hint).equals(
+    expect(pulled(run)[2], "weights that the slow worker pulled, with momentum 1", look_at=hint).equals(
         [0.0, 15.0, 37.0]
     )
 
@@ -287,7 +252,9 @@ def stale(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def several_servers(submission: Submission, ranks: Ranks) -> None:
     run = run_of(submission, ranks(5), [[1, 1]] * 2, num_servers=3, times=2, numel=7)
-    expect(run.values[3:], "weights of 7 elements on 3 servers, pulled by 2 workers").equals(each([0.0, 11.0, 22.0], 2))
+    expect(pulled(run)[3:], "weights of 7 elements on 3 servers, pulled by 2 workers").equals(
+        each([0.0, 11.0, 22.0], 2)
+    )
     if run.trace.clock != "modelled":
         return
     for rank in (3, 4):
@@ -317,7 +284,7 @@ def leaving(submission: Submission, ranks: Ranks) -> None:
     run = run_of(submission, ranks(4), [[1, 1, 1], [1, 1, 1], [1]], times=6)
     hint = "from clock 1 on, the mean is over two workers: 66 / 2"
     what = "weights with sync, when worker 2 finishes after one clock"
-    expect(run.values[1:3], what, look_at=hint).equals(each([0.0, 222.0, 255.0, 288.0], 2))
+    expect(pulled(run)[1:3], what, look_at=hint).equals(each([0.0, 222.0, 255.0, 288.0], 2))
     for mode, staleness in (("async", None), ("ssp", 1), ("sync", None)):
         some = ranks(4, faults=[kill(3, at=0.025)])
         run = run_of(submission, some, [[1] * 5] * 3, mode, staleness, seconds=[0.01] * 3, times=6, attempt=True)
@@ -330,7 +297,7 @@ def leaving(submission: Submission, ranks: Ranks) -> None:
         if mode == "sync":
             hint = "the mean is over the samples of those who have pushed: 66 / 2 once worker 2 is dead"
             wanted = each([0.0, 222.0, 444.0, 477.0, 510.0, 543.0], 2)
-            expect(run.values[1:3], "weights with sync, when worker 2 dies", look_at=hint).equals(wanted)
+            expect(pulled(run)[1:3], "weights with sync, when worker 2 dies", look_at=hint).equals(wanted)
 
 
 HINTS = {

@@ -13,8 +13,9 @@ import torch
 
 from labkit.checks import Args, NotMeasurable, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase3_multi_node.zero.scenarios import joined, sgd_steps, stack, volume
 from labkit.hardware import Link
-from labkit.trace import Category, Event, Kind
+from labkit.trace import Category, Kind
 
 SECONDS = 0.01
 """Duration of a layer's forward pass, where time matters; backward takes twice as long."""
@@ -23,107 +24,20 @@ SECONDS = 0.01
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def stack(sizes: list[int], forward: Any = None, backward: Any = None, tied: bool = False) -> Any:
-    """Layers with so many weights, all 0. The gradient of each weight is the factor that the model is called with."""
-    import torch
-    from torch import nn
-    from torch.utils.checkpoint import checkpoint
-
-    class Busy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            if forward is not None:
-                forward()
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            if backward is not None:
-                backward()
-            return grad
-
-    class Layer(nn.Module):
-        def __init__(self, size: int) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(size))
-
-        def forward(self, x: Any) -> Any:
-            apply: Any = Busy.apply
-            return apply(x + (x / 1).detach() * self.weight.sum())
-
-    class Stack(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(map(Layer, sizes))
-            self.scale = nn.Parameter(torch.zeros(1), requires_grad=not tied)
-            if tied:
-                first: Any = self.layers[0]
-                last: Any = self.layers[-1]
-                last.weight = first.weight
-
-        def forward(self, factor: float) -> Any:
-            x = torch.full((1,), factor, requires_grad=True) + 0 * self.scale
-            for layer in self.layers:
-                x = checkpoint(layer, x, use_reentrant=False) if tied else layer(x)
-                x = x - x.detach() + factor
-            return x
-
-    return Stack()
-
-
 def stepped(
     stage: int,
     sizes: list[int],
     factors: list[float],
-    norm: float = 0.0,
     forward: Any = None,
     backward: Any = None,
     tied: bool = False,
-    mark: Any = None,
-    momentum: float = 0.0,
-    group: Any = None,
-    **options: Any,
+    **how: Any,
 ) -> Any:
-    """On a rank: a step for each factor; return the first and last weight of each layer, and norms before clipping.
-
-    mark: called before each step, before and after its backward pass, and after it.
-    """
-    import torch
-
-    from labkit.exercises import zero
-
-    mark = mark or (lambda: None)
-    model = stack(sizes, forward, backward, tied)
-    owner: Any
-    steps: Any
-    if stage == 3:
-        owner = model = zero.FullyShardedDataParallel(model, group, **options)
-        steps = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
-    else:
-        make = torch.optim.SGD
-        owner = steps = zero.ZeroOptimizer(model.parameters(), make, stage, group, lr=1.0, momentum=momentum, **options)
-    norms = []
-    for factor in factors:
-        mark()
-        outputs = model(factor)
-        mark()
-        outputs.sum().backward()
-        mark()
-        if norm:
-            norms.append(owner.clip_grad_norm_(norm).item())
-        steps.step()
-        mark()
-        steps.zero_grad()
+    """On a rank: a step for each factor; return the first and last weight of each layer, and norms before clipping."""
+    model, norms = sgd_steps(stage, stack(sizes, forward, backward, tied), factors, **how)
     state = model.state_dict()
     layers = [state[f"layers.{number}.weight"] for number in range(len(sizes))]
     return {"weights": [(layer[0].item(), layer[-1].item()) for layer in layers], "norms": norms}
-
-
-def joined(tensors: list[Any], ranks: int) -> Any:
-    """On a rank: join them."""
-    from labkit.exercises import zero
-
-    return zero.ZeroOptimizer.join(tensors, ranks)
 
 
 # What the checks read -------------------------------------------------------------------------------------------------
@@ -135,7 +49,7 @@ def go(
 ) -> Run:  # fmt: skip
     """Take steps on ranks whose factors are 1, 10, 100, ...; check the weights."""
     given = [Args(stage, sizes, [10.0**rank] * steps, **how) for rank in range(world_size)]
-    run = ranks(world_size, **(hardware or {})).call(submission.used_by(stepped, stack), given)
+    run = ranks(world_size, **(hardware or {})).call(submission.used_by(stepped, stack, sgd_steps), given)
     if not how.get("momentum") and not how.get("norm"):
         mean = sum(10.0**rank for rank in range(world_size)) / world_size
         for rank, value in enumerate(run.values):
@@ -153,13 +67,6 @@ def marks(run: Run, rank: int) -> list[float]:
     if not starts:
         raise NotMeasurable("what is sent when is known on virtual ranks")
     return starts
-
-
-def volume(event: Event, ranks: int) -> int:
-    """Return the bytes of a collective in units of whole models; an all-reduce counts twice."""
-    if event.operation.startswith("all_gather"):
-        return event.nbytes * ranks
-    return event.nbytes * (2 if event.operation.startswith("all_reduce") else 1)
 
 
 def sent(run: Run, rank: int, begin: float, end: float) -> int:
@@ -208,7 +115,7 @@ def estimate(submission: Submission, ranks: Ranks) -> None:
 def padding(submission: Submission, ranks: Ranks) -> None:
     tensors = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0])]
     for world_size, zeros in ((1, 0), (2, 0), (3, 2), (8, 4)):
-        (seen,) = ranks(1).call(submission.used_by(joined), [Args(tensors, world_size)]).values
+        ((seen,),) = ranks(1).call(submission.used_by(joined), [Args([(tensors, world_size)])]).values
         wanted = torch.tensor([1.0, 2.0, 3.0, 4.0] + [0.0] * zeros)
         expect(seen, f"[1, 2, 3] and [4] joined for {world_size} ranks").equals(wanted)
 
@@ -223,7 +130,7 @@ def optimizer_steps(submission: Submission, ranks: Ranks) -> None:
     for stage, world_size, cap in ((1, 1, 25), (1, 2, 25), (2, 3, 1e-5), (1, 3, 1e-5), (2, 2, 25)):
         go(submission, ranks, stage, world_size, [3, 5, 4], steps=2, bucket_cap_mb=cap)
     run = ranks(3).call(
-        submission.used_by(stepped, stack),
+        submission.used_by(stepped, stack, sgd_steps),
         [Args(2, [3, 5], [10.0**rank], group=group_of([1, 2])) if rank else None for rank in range(3)],
     )
     seen = [value["weights"][0][0] for value in run.values[1:]]
@@ -285,7 +192,7 @@ def optimizer_memory(submission: Submission, ranks: Ranks) -> None:
 def clipping(submission: Submission, ranks: Ranks) -> None:
     for stage in (1, 2):
         given = [Args(stage, [3, 5, 8], [10.0**rank], norm=2.0) for rank in range(2)]
-        run = ranks(2).call(submission.used_by(stepped, stack), given)
+        run = ranks(2).call(submission.used_by(stepped, stack, sgd_steps), given)
         # 16 gradients of 5.5, and scale's: the sum of all factors times 0
         for rank, value in enumerate(run.values):
             what = f"norm of 16 gradients of 5.5 on rank {rank} of 2, stage {stage}"
@@ -308,7 +215,7 @@ def module_steps(submission: Submission, ranks: Ranks) -> None:
         Args(3, [3, 5], [10.0**r], group=group_of([r // 2 * 2, r // 2 * 2 + 1]), hybrid=group_of([r % 2, r % 2 + 2]))
         for r in range(4)
     ]
-    run = ranks(4).call(submission.used_by(stepped, stack), given)
+    run = ranks(4).call(submission.used_by(stepped, stack, sgd_steps), given)
     hint = "wait_for_gradients: self.hybrid, and self.replicas"
     seen = [value["weights"][0][0] for value in run.values]
     what = "first weight with shards over 2 ranks, and two such groups: factors are 1, 10, 100 and 1000"
