@@ -1,8 +1,8 @@
 """Hidden rubric of data_loader: 24 points, 19 for the sampler and 5 for the loader.
 
 No check knows the order of an epoch: any order is correct if it is the same on every rank. Checks compare ranks with
-each other, different numbers of ranks, and before with after a stop. The functions before the checks run on the ranks,
-together with the learner's module.
+each other, different numbers of ranks, and before with after a stop. Programs of `scenarios`, and some before the
+checks, run on the ranks, together with the learner's module.
 """
 
 from __future__ import annotations
@@ -11,34 +11,16 @@ import itertools
 from typing import Any, NamedTuple
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect
+from labkit.course.phase1_data_parallel.data_loader.scenarios import disturbed, held, in_turn, leg
 from labkit.trace import Trace
 
 FORBIDDEN = {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
 """Names that `labkit integrity` reports; using them costs no marks by itself."""
 
 
-def leg(
-    size: int, num_replicas: int, rank: int, epoch: int, steps: int | None, state: str | None, options: dict[str, Any]
-) -> list[Any]:
-    """Return one replica's part of an epoch, from the start or from `state`: samples, state after `steps`, length."""
-    import itertools
-    import json
-
-    from labkit.exercises import data_loader
-
-    sampler = data_loader.ShardedSampler(size, num_replicas, rank, **options)
-    if state is not None:
-        sampler.load_state_dict(json.loads(state))
-    sampler.set_epoch(epoch)
-    length = len(sampler)
-    dealing = iter(sampler)
-    samples = [int(index) for index in itertools.islice(dealing, steps)]
-    return [samples, json.dumps(sampler.state_dict(), sort_keys=True), length]
-
-
 def all_replicas(size: int, plan: list[tuple[int, int]], options: dict[str, Any]) -> list[list[list[Any]]]:
     """Return whole epochs, `(num_replicas, epoch)` each, of all replicas one after the other."""
-    return [[leg(size, count, rank, epoch, None, None, options) for rank in range(count)] for count, epoch in plan]
+    return [[leg(size, count, rank, epoch, **options) for rank in range(count)] for count, epoch in plan]
 
 
 class Leg(NamedTuple):
@@ -72,7 +54,7 @@ def trained(
     for count, epoch, steps in plan:
         state = legs[-1].states[0] if legs else None
         ranks.renew()
-        given = [Args(size, count, rank, epoch, steps, state, options) for rank in range(count)]
+        given = [Args(size, count, rank, epoch, steps, state, **options) for rank in range(count)]
         run = ranks(count).call(submission.used_by(leg), given)
         legs.append(Leg.of(run.values, run.trace))
     return legs
@@ -80,11 +62,6 @@ def trained(
 
 def flat(shares: list[list[int]]) -> list[int]:
     return [index for share in shares for index in share]
-
-
-def in_turn(shares: list[list[int]]) -> list[int]:
-    """Interleave the ranks' samples, one from each in turn."""
-    return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
 
 
 # Which samples --------------------------------------------------------------------------------------------------------
@@ -107,32 +84,6 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(found.lengths, "len of each rank's sampler").equals(wanted)
 
 
-def on_rank(size: int, num_replicas: int, rank: int, epoch: int, seed: int) -> list[Any]:
-    """Return a rank's samples under its own random seed, and whether its random state is unchanged."""
-    import random
-
-    import numpy
-    import torch
-
-    from labkit.exercises import data_loader
-
-    def draws() -> list[float]:
-        return [random.random(), float(numpy.random.random()), torch.rand(1).item()]
-
-    def seeded() -> None:
-        random.seed(rank)
-        numpy.random.seed(rank)
-        torch.manual_seed(rank)
-
-    seeded()
-    wanted = draws()
-    seeded()
-    sampler = data_loader.ShardedSampler(size, num_replicas, rank, seed=seed)
-    sampler.set_epoch(epoch)
-    samples = [int(index) for index in sampler]
-    return [samples, draws() == wanted]
-
-
 @check(
     points=2,
     todo=2,
@@ -141,10 +92,10 @@ def on_rank(size: int, num_replicas: int, rank: int, epoch: int, seed: int) -> l
 )
 def one_order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size, epoch, seed = draw.choice([41, 47, 53, 61, 71, 77]), draw.randrange(9), draw.randrange(100)
-    alone = ranks(1).call(submission.used_by(on_rank), [Args(size, 1, 0, epoch, seed)]).values[0][0]
+    alone = ranks(1).call(submission.used_by(disturbed), [Args(size, 1, 0, epoch, seed)]).values[0][0]
     for count in (2, draw.choice([3, 5])):
         given = [Args(size, count, rank, epoch, seed) for rank in range(count)]
-        shares = [samples for samples, _ in ranks(count).call(submission.used_by(on_rank), given).values]
+        shares = [samples for samples, _ in ranks(count).call(submission.used_by(disturbed), given).values]
         expect(in_turn(shares), f"samples of {count} ranks, one from each in turn").equals(alone)
 
 
@@ -170,7 +121,7 @@ def no_messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def undisturbed(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     given = [Args(draw.randrange(10, 90), 2, 1, draw.randrange(9), draw.randrange(100))]
-    samples, same = ranks(1).call(submission.used_by(on_rank), given).values[0]
+    samples, same = ranks(1).call(submission.used_by(disturbed), given).values[0]
     expect(len(samples) > 0 and same, "random numbers after an epoch are those without it").equals(True)
 
 
@@ -517,49 +468,6 @@ def errors(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(found["batches"], "batches and the loader's error, of two epochs").equals(wanted * 2)
 
 
-def held(factor: int, batches: int, patience: float) -> dict[str, Any]:
-    """Record what a loader reads and when; its first batch is held, then the iteration is abandoned.
-
-    patience: seconds that the loader waits, before the last batch that may be ready, for the first one to be held.
-    """
-    import threading
-
-    import torch
-
-    from labkit.exercises import data_loader
-
-    holding, enough = threading.Event(), threading.Event()
-    read: list[bool] = []
-
-    class Loader:
-        def __iter__(self) -> Any:
-            for number in range(batches):
-                if number == factor:
-                    # reading on before the first batch is handed over is too early
-                    holding.wait(patience)
-                read.append(holding.is_set())
-                if len(read) == 1 + factor:
-                    enough.set()
-                yield torch.tensor(number)
-
-    before = threading.enumerate()
-    loader = data_loader.PrefetchLoader(Loader(), "cpu", factor)
-    found: dict[str, Any] = {"unasked": len(read)}
-    for _ in loader:
-        holding.set()
-        enough.wait(2)
-        threading.Event().wait(0.1)
-        found["ahead"], found["while_held"] = len(read) - 1, read[-1]
-        break
-    started = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in started:
-        thread.join(2)
-    found["threads"] = sum(thread.is_alive() for thread in started)
-    at_end = len(read)
-    threading.Event().wait(0.1)
-    return {**found, "later": len(read) - at_end}
-
-
 @check(
     points=1,
     todo=4,
@@ -581,7 +489,7 @@ def ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def bounded(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     factor = draw.choice([1, 2, 4])
-    found = ranks(1).call(submission.used_by(held), [Args(factor, 50, 0.0)]).values[0]
+    found = ranks(1).call(submission.used_by(held), [Args(factor, 50)]).values[0]
     expect(found["unasked"], "batches read before anybody iterates").equals(0)
     what = f"batches read ahead while the first one is held, prefetch_factor={factor}"
     expect(found["ahead"], what).at_most(factor)
@@ -594,6 +502,6 @@ def bounded(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="how the thread learns that nobody asks any more, while it waits",
 )
 def leaves(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    found = ranks(1).call(submission.used_by(held), [Args(draw.choice([1, 2]), 50, 0.0)]).values[0]
+    found = ranks(1).call(submission.used_by(held), [Args(draw.choice([1, 2]), 50)]).values[0]
     expect(found["threads"], "threads that go on after `break`").equals(0)
     expect(found["later"], "batches read after it").equals(0)

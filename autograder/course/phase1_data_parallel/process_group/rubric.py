@@ -1,8 +1,8 @@
 """Hidden rubric of process_group: 25 points, for return values and for the collectives that are called.
 
 The judge's clock shows who went first; its trace shows how many collectives there were, and who joined and left which
-process group with which backend. No check reads source text. The plain functions run on the ranks: each uses the
-learner's module as a training script would.
+process group with which backend. No check reads source text. Programs of `scenarios`, and some here, run on the ranks:
+each uses the learner's module as a training script would.
 """
 
 from __future__ import annotations
@@ -14,40 +14,26 @@ import torch
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase1_data_parallel.process_group.scenarios import (
+    Environment,
+    comes_and_goes,
+    reads,
+    takes_turns,
+)
 from labkit.trace import Kind
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def environment(draw: Draw) -> dict[str, str | None]:
+def environment(draw: Draw) -> Environment:
     """Return an environment as torchrun might set it for one rank."""
     world_size = draw.randrange(9, 500)
     texts = draw.randrange(8, world_size), world_size, draw.randrange(8), "node-0", draw.randrange(2000, 60000)
     return {name: str(text) for name, text in zip((*NUMBERS, *ADDRESS), texts, strict=True)}
 
 
-def reads(cases: list[tuple[dict[str, str | None], dict[str, Any]]]) -> Any:
-    """Return from_env's result for each environment, where None means unset, with these options."""
-    import os
-
-    from labkit.exercises import process_group
-
-    found: list[Any] = []
-    for variables, options in cases:
-        for name, value in variables.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        try:
-            c = process_group.DDPConfig.from_env(**options)
-            found.append([c.rank, c.world_size, c.local_rank, c.backend, c.init_method, c.gradient_as_bucket_view])
-        except (ValueError, LookupError, TypeError) as error:
-            found.append([type(error).__name__, str(error)])
-    return found
-
-
-def read(submission: Submission, ranks: Ranks, cases: list[tuple[dict[str, str | None], dict[str, Any]]]) -> list[Any]:
+def read(submission: Submission, ranks: Ranks, cases: list[tuple[Environment, dict[str, Any]]]) -> list[Any]:
     """Return the result of each case, each on its own rank."""
     found = ranks(1).call(submission.used_by(reads, joined=False), [Args(cases)]).values[0]
     expect(len(found) if isinstance(found, list) else found, "results").equals(len(cases))
@@ -57,7 +43,7 @@ def read(submission: Submission, ranks: Ranks, cases: list[tuple[dict[str, str |
 @check(points=1, todo=1, title="from_env reads torchrun's variables", look_at="which variable each field comes from")
 def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     here, tcp = environment(draw), f"tcp://node-0:{draw.randrange(2000, 60000)}"
-    cases: list[tuple[dict[str, str | None], dict[str, Any]]] = [
+    cases: list[tuple[Environment, dict[str, Any]]] = [
         (here, {}),
         ({**here, **dict.fromkeys(ADDRESS)}, {"init_method": tcp, "gradient_as_bucket_view": True}),
         (here, {"backend": "nccl"}),
@@ -156,26 +142,6 @@ def backend(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         in_groups(run, [name])
 
 
-def comes_and_goes() -> Any:
-    """Join and leave a group twice, calling cleanup twice each time."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.exercises import process_group as pg
-
-    said = []
-    pg.cleanup()
-    for _ in range(2):
-        pg.setup_distributed(pg.DDPConfig.from_env(backend="gloo"))
-        number = torch.ones(1)
-        dist.all_reduce(number)
-        said.append(number.item())
-        pg.cleanup()
-        pg.cleanup()
-        said.append(float(dist.is_initialized()))
-    return said
-
-
 @check(
     points=2,
     todo=2,
@@ -184,8 +150,9 @@ def comes_and_goes() -> Any:
 )
 def cleanup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([2, 3])
-    run = ranks(size).call(submission.used_by(comes_and_goes, joined=False), lambda rank: Args())
-    expect(run.values, "sum of ones, group exists, twice").equals([[float(size), 0.0] * 2] * size)
+    run = ranks(size).call(submission.used_by(comes_and_goes, joined=False), lambda rank: Args(1))
+    seen = [[number for _, total, exists in found for number in (total, float(exists))] for found in run.values]
+    expect(seen, "sum of ones, group exists, twice").equals([[float(size), 0.0] * 2] * size)
     in_groups(run, ["gloo", "gloo"], left=True)
 
 
@@ -231,20 +198,6 @@ def kept(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     in_groups(run, ["gloo"])
 
 
-def takes_turns(turn: Any, fails: bool, group: Any = None) -> str:
-    """Return the result of this rank's block under rank_zero_first."""
-    from labkit.exercises import process_group
-
-    try:
-        with process_group.rank_zero_first(group):
-            turn()
-            if fails:
-                raise OSError("failed")
-    except OSError as error:
-        return str(error)
-    return "fine"
-
-
 def turns(run: Run, rank: int) -> tuple[float, float]:
     """Return the start and end of this rank's block by the judge's clock."""
     found = [event for event in run.trace.of(rank, Kind.COMPUTE) if event.operation == "turn"]
@@ -268,10 +221,8 @@ def in_order(run: Run, members: list[int]) -> None:
 )
 def order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([3, 5])
-    run = ranks(size).call(
-        submission.used_by(takes_turns), lambda rank: Args(work("turn", draw.uniform(0.1, 0.2)), False)
-    )
-    expect(run.values, "result of the block").equals(["fine"] * size)
+    run = ranks(size).call(submission.used_by(takes_turns), lambda rank: Args(work("turn", draw.uniform(0.1, 0.2))))
+    expect([value[-1] for value in run.values], "result of the block").equals(["fine"] * size)
     in_order(run, list(range(size)))
 
 
@@ -284,9 +235,9 @@ def order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def failing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     size = draw.choice([3, 4])
     for fails in (0, draw.randrange(1, size)):
-        turns_of = [Args(work("turn", 0.1), rank == fails) for rank in range(size)]
+        turns_of = [Args(work("turn", 0.1), "failed" if rank == fails else "") for rank in range(size)]
         run = ranks(size).call(submission.used_by(takes_turns), turns_of)
-        expect(run.values, "result of the block").equals(
+        expect([value[-1] for value in run.values], "result of the block").equals(
             ["failed" if rank == fails else "fine" for rank in range(size)]
         )
         in_order(run, list(range(size)))
@@ -298,7 +249,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     parts = [sorted(order[:2]), sorted(order[2:])]
     mine = {rank: part for part in parts for rank in part}
     run = ranks(5).call(
-        submission.used_by(takes_turns), lambda rank: Args(work("turn", 0.1), False, group=group_of(mine[rank]))
+        submission.used_by(takes_turns), lambda rank: Args(work("turn", 0.1), group=group_of(mine[rank]))
     )
     for part in parts:
         in_order(run, part)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
+from labkit.course.phase2_advanced.mixed_precision.scenarios import history, mastered, one_weight, unscaled
 from labkit.trace import SIGNAL_BYTES, Event, Kind
 
 FEATURES, CLASSES = 5, 3
@@ -33,77 +34,17 @@ Batch = tuple[Tensor, Tensor]
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def history(settings: list[float], interval: int, overflows: list[bool], restored: int = 0) -> Any:
-    """On a rank: return the scale after each step. After `restored` steps a new scaler resumes from the saved state."""
-    from labkit.exercises import mixed_precision
-
-    scaler = mixed_precision.DynamicLossScaler(*settings, interval)
-    scales = []
-    for number, overflow in enumerate(overflows):
-        if number and number == restored:
-            state, scaler = scaler.state_dict(), mixed_precision.DynamicLossScaler()
-            scaler.load_state_dict(state)
-        scaler.update(overflow)
-        scales.append(scaler.get_scale())
-    return scales
-
-
-def unscaled(scale: float, gradients: list[Any], group: Any = None, mark: Any = None) -> Any:
-    """On a rank: divide gradients by the scale; None means a parameter without one. Return the flag and gradients."""
-    import torch
-
-    from labkit.exercises import mixed_precision
-
-    parameters = []
-    for gradient in gradients:
-        like = torch.zeros(2) if gradient is None else torch.zeros_like(gradient)
-        parameters.append(torch.nn.Parameter(like))
-        parameters[-1].grad = gradient
-    scaler = mixed_precision.DynamicLossScaler(scale)
-    if mark is not None:
-        mark()
-    said = scaler.unscale_(parameters, group)
-    return said, [parameter.grad for parameter in parameters]
-
-
-def optimizer_of(name: str, groups: list[Any]) -> torch.optim.Optimizer:
+def optimizer_of(name: str, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Adam's step is not linear in the gradient; momentum is a state that a skipped step must not change."""
     import torch
 
     if name == "adam":
-        return torch.optim.Adam(groups, lr=0.05, eps=0.01)
-    return torch.optim.SGD(groups, lr=1.0 if name == "plain" else 0.25, momentum=0.5)
+        return torch.optim.Adam(parameters, lr=0.05, eps=0.01)
+    return torch.optim.SGD(parameters, lr=0.25, momentum=0.5)
 
 
-def mastered(weights: list[Tensor], frozen: int, gradients: list[list[Any]], optimizer: str) -> Any:
-    """On a rank: update these weights in two groups, the second with twice the learning rate."""
-    import torch
-
-    from labkit.exercises import mixed_precision
-
-    model = [torch.nn.Parameter(weight, number != frozen) for number, weight in enumerate(weights)]
-    half = len(model) // 2
-    inner = optimizer_of(optimizer, [{"params": model[:half]}, {"params": model[half:], "lr": 0.1}])
-    masters = mixed_precision.MasterWeights(inner)
-    for step in gradients:
-        for parameter, gradient in zip(model, step, strict=True):
-            parameter.grad = gradient
-        masters.take_gradients()
-        masters.step()
-        masters.zero_grad()
-    held = [parameter for entry in inner.param_groups for parameter in entry["params"]]
-    return {
-        "weights": [parameter.detach() for parameter in model],
-        "held": [parameter.detach() for parameter in held],
-        "own": [any(parameter is one for one in model) for parameter in held],
-        "kept": [
-            value.dtype for state in inner.state.values() for value in state.values() if getattr(value, "ndim", 0)
-        ],
-    }
-
-
-def net(kind: str, hidden: int, features: int = 5) -> nn.Module:
-    """One weight, or a small classifier that also has tied, frozen, unused and sometimes used parameters."""
+def net(hidden: int, features: int = 5) -> nn.Module:
+    """A small classifier that also has tied, frozen, unused and sometimes used parameters."""
     import torch
     from torch import nn
 
@@ -126,7 +67,7 @@ def net(kind: str, hidden: int, features: int = 5) -> nn.Module:
             outputs: torch.Tensor = self.last(h)
             return outputs
 
-    return Net() if kind == "net" else nn.Linear(1, 1, bias=False)
+    return Net()
 
 
 def trained(
@@ -135,7 +76,6 @@ def trained(
     dtype: str = "float16",
     scale: float = 8.0,
     optimizer: str = "sgd",
-    factor: float = 1.0,
     max_norm: Any = None,
     kept: str = "",
     interval: int = 2000,
@@ -144,31 +84,24 @@ def trained(
     mark: Any = None,
     features: int = 5,
 ) -> Any:
-    """On a rank: train one weight, or the net, from `weights`; `mark` is called before each step and after all.
+    """On a rank: train the net from `weights`; `mark` is called before each step and after all.
 
-    scale: 0 for no scaler. factor: factor of the one weight's loss, and inverse of its learning rate. kept: dtype of
-    the model's weights if it is not `dtype`. After `restored` steps training resumes from a checkpoint.
+    scale: 0 for no scaler. kept: dtype of the model's weights if it is not `dtype`. After `restored` steps training
+    resumes from a checkpoint.
     """
     import torch
 
     from labkit.exercises import mixed_precision
 
     def made() -> Any:
-        model = net("net" if len(weights) > 1 else "weight", len(weights[0]), features)
+        model = net(len(weights[0]), features)
         with torch.no_grad():
             for parameter, values in zip(model.parameters(), weights, strict=True):
                 parameter.copy_(values)
         model.to(getattr(torch, kept or dtype))
-        inner = optimizer_of("plain" if len(weights) == 1 else optimizer, list(model.parameters()))
-        if len(weights) == 1:
-            inner.param_groups[0]["lr"] = 1 / factor
+        inner = optimizer_of(optimizer, list(model.parameters()))
         masters = mixed_precision.MasterWeights(inner)
         return model, inner, masters, mixed_precision.DynamicLossScaler(scale or 1.0, 2.0, 0.5, interval)
-
-    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        if len(weights) > 1:
-            return torch.nn.functional.cross_entropy(outputs, targets)
-        return outputs.float().mean() * factor
 
     def everything() -> torch.Tensor:
         held = [parameter for entry in inner.param_groups for parameter in entry["params"]]
@@ -192,7 +125,7 @@ def trained(
         step = mixed_precision.autocast_step(
             model,
             masters,
-            loss_fn,
+            torch.nn.functional.cross_entropy,
             (batch[0], batch[1]),
             scaler if scale else None,
             dtype=low,
@@ -202,7 +135,7 @@ def trained(
         steps.append((step.stepped, float(step.loss)))
         scales.append(scaler.get_scale())
         snapshots.append(everything())
-        seen += getattr(model, "seen", [])
+        seen += model.seen
         model.seen = []
     if mark is not None:
         mark()
@@ -270,7 +203,7 @@ def scales_of(settings: Sequence[float], interval: int, overflows: Sequence[bool
 
 def state(draw: Draw, hidden: int = 6, features: int = FEATURES) -> list[Tensor]:
     """Return values of a net's parameters that all dtypes represent exactly."""
-    shapes = [tuple(parameter.shape) for parameter in net("net", hidden, features).parameters()]
+    shapes = [tuple(parameter.shape) for parameter in net(hidden, features).parameters()]
     return [draw.tensor(shape) / (16 if features < 100 else 128) for shape in shapes]
 
 
@@ -284,17 +217,12 @@ def batch(draw: Draw, share: int, features: int = FEATURES) -> Batch:
     return inputs, torch.randint(-CLASSES, CLASSES, (len(inputs),), generator=generator).clamp(min=0)
 
 
-def ones(values: Sequence[float], size: int = 2) -> list[Batch]:
-    """Return samples of one weight for each rank."""
-    return [(torch.full((size, 1), value), torch.zeros(size)) for value in values]
-
-
 def whole(
     weights: list[Tensor], batches: Sequence[Sequence[Batch]], optimizer: str, max_norm: float | None
 ) -> tuple[list[Tensor], Tensor]:
     """Return a net's weights after steps of one process in float32 on the samples of all ranks, `batches[step][rank]`,
     and the losses of each rank's samples in each step, NaN where there are none."""
-    model = net("net", len(weights[0]), batches[0][0][0].shape[1])
+    model = net(len(weights[0]), batches[0][0][0].shape[1])
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), weights, strict=True):
             parameter.copy_(values)
@@ -481,16 +409,20 @@ def one_message(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     look_at="MasterWeights: what is in param_groups, what take_gradients gives each master, what step copies back",
 )
 def masters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
-    for optimizer, low in (("sgd", torch.float16), ("adam", torch.bfloat16)):
+    for optimizer, options, rates, low in (
+        ("SGD", {"momentum": 0.5}, [0.25, 0.1], torch.float16),
+        ("Adam", {"eps": 0.01}, [0.05, 0.1], torch.bfloat16),
+    ):
         kinds = [low, low, torch.float32, low]
         weights = [1 + draw.tensor(4).abs().to(kind) / 8 for kind in kinds]
         frozen, small = 3, 2.0**-13 if low == torch.float16 else 1.0
         steps = [[draw.tensor(4).abs().to(kind) * small for kind in kinds[:3]] for _ in range(24)]
         steps[draw.randrange(3, 9)][1] = steps[draw.randrange(12, 20)][0] = None  # type: ignore[call-overload]  # no gradient
-        given = [Args(weights, frozen, [[*step, None] for step in steps], optimizer)]
-        (found,) = ranks(1).call(submission.used_by(mastered, optimizer_of), given).values
+        given = [Args(weights, frozen, [[*step, None] for step in steps], optimizer, options, rates)]
+        (found,) = ranks(1).call(submission.used_by(mastered), given).values
         copies = [nn.Parameter(weight.float()) for weight in weights]
-        taking = optimizer_of(optimizer, [{"params": copies[:2]}, {"params": copies[2:], "lr": 0.1}])
+        groups = [{"params": copies[:2], "lr": rates[0]}, {"params": copies[2:], "lr": rates[1]}]
+        taking = getattr(torch.optim, optimizer)(groups, **options)
         for step in steps:
             for copy, gradient in zip(copies, [*step, None], strict=True):
                 copy.grad = None if gradient is None else gradient.float()
@@ -502,8 +434,7 @@ def masters(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(found["own"], "is it the model's own: 16 bits, 16 bits, float32, frozen").equals(
             [False, False, True, True]
         )
-        kept = {str(kind) for kind in found["kept"]}
-        expect(kept, "dtypes of the optimizer's state").equals({"torch.float32"})
+        expect(set(found["kept"]), "dtypes of the optimizer's state").equals({"torch.float32"})
 
 
 @check(
@@ -537,18 +468,16 @@ def restored(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def underflow(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     exponent = draw.randrange(27, 31)
-    batches = [ones([draw.choice([1.0, 2.0])] * 2) for _ in range(2)]
-    given = [
-        Args([torch.full((1, 1), 4.0)], [parts[r] for parts in batches], scale=2.0**16, factor=2.0**-exponent)
-        for r in range(2)
-    ]
-    run = ranks(2).call(submission.used_by(trained, net, optimizer_of), given)
+    batches = [torch.full((2,), draw.choice([1.0, 2.0])) for _ in range(2)]
+    given = [Args(4.0, batches, scale=2.0**16, factor=2.0**-exponent)] * 2
+    run = ranks(2).call(submission.used_by(one_weight), given)
     weight, momentum = 4.0, 0.0
-    for parts in batches:
-        momentum = momentum * 0.5 + float(parts[0][0][0])
+    for samples in batches:
+        momentum = momentum * 0.5 + float(samples[0])
         weight -= momentum
     for value in run.values:
-        expect(value["held"][0], f"a weight after two gradients of about 2**-{exponent}").close_to(
+        seen = torch.full((1, 1), value["masters"][-1])
+        expect(seen, f"a weight after two gradients of about 2**-{exponent}").close_to(
             torch.full((1, 1), weight), rel=1e-3
         )
 
@@ -586,29 +515,38 @@ def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         for rank in range(world_size)
     ]
     run = ranks(world_size).call(submission.used_by(trained, net, optimizer_of), given)
-    skipped(run, [True, True, False, True], [scale, 2 * scale, scale, scale])
+    skipped(run.values, [True, True, False, True], [scale, 2 * scale, scale, scale])
     only_gradients(run, len(parts), weights)
     # with a scale of 2 the summed gradient exceeds 65504, but no rank's part does
-    one, over = ones([1.0] * world_size), ones([0.75 * 65504] * world_size)
-    given = [Args([torch.ones(1, 1)], [one[r], over[r], one[r]], scale=2.0) for r in range(world_size)]
-    run = ranks(world_size).call(submission.used_by(trained, net, optimizer_of), given)
-    skipped(run, [True, False, True], [2.0, 1.0, 1.0])
-    # in two groups: an overflow in one must not affect the other
-    over, pair = ones([1.0, 65504.0, 1.0]), group_of([0, 2])
-    given = [
-        Args([torch.ones(1, 1)], [one[r], over[r]], scale=2.0, group=group_of([1]) if r == 1 else pair)
-        for r in range(3)
+    one, over = torch.ones(2), torch.full((2,), 0.75 * 65504)
+    given = [Args(1.0, [one, over, one], scale=2.0)] * world_size
+    run = ranks(world_size).call(submission.used_by(one_weight), given)
+    values = [
+        {
+            "stepped": value["stepped"],
+            "scales": value["scale"][1:],
+            "snapshots": torch.tensor([value["weights"], value["masters"], value["momentum"]]).t(),
+        }
+        for value in run.values
     ]
-    run = ranks(3).call(submission.used_by(trained, net, optimizer_of), given)
+    skipped(values, [True, False, True], [2.0, 1.0, 1.0])
+    # in two groups: an overflow in one must not affect the other
+    over, pair = torch.full((2,), 65504.0), group_of([0, 2])
+    given = [
+        Args(1.0, [one, over], scale=2.0, group=group_of([1])) if r == 1
+        else Args(1.0, [one, one], scale=2.0, group=pair)
+        for r in range(3)
+    ]  # fmt: skip
+    run = ranks(3).call(submission.used_by(one_weight), given)
     taken = [value["stepped"] for value in run.values]
     expect(taken, "steps taken on ranks 0, 1, 2, of which rank 1 is a group of its own").equals(
         [[True, True], [True, False], [True, True]]
     )
 
 
-def skipped(run: Run, stepped: list[bool], scales: list[float]) -> None:
+def skipped(values: Sequence[Any], stepped: list[bool], scales: list[float]) -> None:
     """Check that every rank took exactly these steps, with these scales after them."""
-    for rank, value in enumerate(run.values):
+    for rank, value in enumerate(values):
         expect(value["stepped"], f"steps taken on rank {rank}").equals(stepped)
         expect([float(one) for one in value["scales"]], f"scale after each step on rank {rank}").equals(scales)
         states = value["snapshots"]
@@ -639,7 +577,7 @@ def travel(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         run = like_one_process(
             submission, ranks(2), draw, [[3, 2]], dtype=dtype, hidden=hidden, mark=work("step", 1e-6)
         )
-        numel = sum(p.numel() for p in net("net", hidden).parameters()) - CLASSES
+        numel = sum(p.numel() for p in net(hidden).parameters()) - CLASSES
         for rank in range(2):
             (events, *_) = by_step(run, rank)
             sent = sum(event.nbytes for event in events)
@@ -680,7 +618,7 @@ def real_processes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run: Any = like_one_process(
         submission, ranks.processes(world_size), draw, shares, hidden=hidden, features=features, max_norm=0.001
     )
-    numel = sum(p.numel() for p in net("net", hidden, features).parameters())
+    numel = sum(p.numel() for p in net(hidden, features).parameters())
     wanted = len(shares) * 2 * (world_size - 1) * 2 * numel
     expect(run.bytes_on_the_wire, "bytes that all ranks sent, as the kernel counts them", unit="bytes").at_most(
         1.1 * wanted

@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, transposed, work
 from labkit.clusters import Run
+from labkit.course.phase2_advanced.tensor_parallel.scenarios import crossing, losses, part, whole_loss
 from labkit.models.gpt import Block, GPTConfig
 from labkit.trace import Event, Kind
 
@@ -40,19 +41,6 @@ FORBIDDEN = {
 
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
-
-
-def crossing(
-    name: str, x: Tensor, gradient: Tensor, turned: bool = False, options: Any = None, group: Any = None
-) -> Any:
-    """On a rank: run one of the four functions forward and backward; also return its input afterwards."""
-    from labkit.exercises import tensor_parallel
-
-    inputs = x.clone().requires_grad_()
-    given = inputs * 1
-    out = getattr(tensor_parallel, name)(given, group, **(options or {}))
-    out.backward(gradient.t() if turned else gradient)
-    return {"out": out.detach(), "x": inputs.grad, "input": given.detach()}
 
 
 def linear(
@@ -91,21 +79,6 @@ def embedded(weight: Tensor, tokens: Tensor, gradient: Tensor) -> Any:
     out = layer(tokens)
     out.backward(gradient)
     return {"out": out.detach(), "weight": layer.weight.grad, "full": layer.to_full().weight.detach()}
-
-
-def loss_of(
-    logits: Tensor, targets: Tensor, vocab_size: int, ignore_index: int = -100, mark: Any = None, group: Any = None
-) -> Any:
-    """On a rank: return the loss of this rank's logits, and their gradient."""
-    from labkit.exercises import tensor_parallel
-
-    own = logits.clone().requires_grad_()
-    mark()
-    loss = tensor_parallel.vocab_parallel_cross_entropy(own, targets, vocab_size, group, ignore_index=ignore_index)
-    mark()
-    (3 * loss).backward()
-    mark()
-    return {"loss": loss.detach(), "logits": own.grad}
 
 
 def block_of(
@@ -197,10 +170,6 @@ def misused(case: str, mark: Any) -> str:
 # Reference in one process ---------------------------------------------------------------------------------------------
 
 
-def part(size: int, rank: int, ranks: int) -> slice:
-    return slice(size * rank // ranks, size * (rank + 1) // ranks)
-
-
 def right_in_part(draw: Draw, whole: Tensor, dim: int, rank: int, ranks: int) -> Tensor:
     """Return `whole` as given to rank `rank`: with other numbers outside its own part."""
     other = whole + 1 + draw.tensor(tuple(whole.shape)).abs().to(whole.dtype)
@@ -279,17 +248,17 @@ def copies(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     world_size = draw.choice([2, 3, 4])
     alike, gradients = draw.tensor((3, 4), torch.float64), draw.tensors(world_size, (4, 3), torch.float64)
     run = ranks(world_size).call(
-        submission.used_by(crossing), [Args("copy_to_group", alike, g, True) for g in gradients]
+        submission.used_by(crossing), [Args("copy_to_group", alike, transposed(g)) for g in gradients]
     )
     total = torch.stack(gradients).sum(0).t().contiguous()
     compared(run, "out", [alike] * world_size, "copy_to_group, forward")
-    compared(run, "x", [total] * world_size, "copy_to_group, backward", rel=1e-12)
+    compared(run, "gradient", [total] * world_size, "copy_to_group, backward", rel=1e-12)
     parts, gradient = draw.tensors(world_size, (3, 4)), draw.tensor((4, 3))
     run = ranks(world_size).call(
-        submission.used_by(crossing), [Args("reduce_from_group", x, gradient, True) for x in parts]
+        submission.used_by(crossing), [Args("reduce_from_group", x, transposed(gradient)) for x in parts]
     )
     compared(run, "out", [torch.stack(parts).sum(0)] * world_size, "reduce_from_group, forward")
-    compared(run, "x", [gradient.t().contiguous()] * world_size, "reduce_from_group, backward")
+    compared(run, "gradient", [gradient.t().contiguous()] * world_size, "reduce_from_group, backward")
     compared(run, "input", parts, "the input of reduce_from_group, afterwards")
 
 
@@ -304,12 +273,12 @@ def cuts(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             [Args("gather_from_group", whole[:, p].contiguous(), gradient, options=options) for p in own],
         )
         compared(run, "out", [whole] * world_size, "gather_from_group, forward")
-        compared(run, "x", [gradient[:, p] for p in own], "gather_from_group, backward")
+        compared(run, "gradient", [gradient[:, p] for p in own], "gather_from_group, backward")
         run = ranks(world_size).call(
             submission.used_by(crossing), [Args("scatter_to_group", whole, gradient[:, p].contiguous()) for p in own]
         )
         compared(run, "out", [whole[:, p] for p in own], "scatter_to_group, forward")
-        compared(run, "x", [gradient] * world_size, "scatter_to_group, backward")
+        compared(run, "gradient", [gradient] * world_size, "scatter_to_group, backward")
 
 
 def like_linear(
@@ -392,18 +361,15 @@ def embedding(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 def like_cross_entropy(
     submission: Submission, ranks: Ranks, logits: Tensor, targets: Tensor, world_size: int, ignore_index: int = -100
 ) -> Run:
-    whole = logits.clone().requires_grad_()
-    wanted = F.cross_entropy(whole.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)
-    (3 * wanted).backward()
+    wanted, gradient = whole_loss(logits, targets, 3.0, ignore_index=ignore_index)
     vocab = logits.shape[-1]
     own = [part(vocab, rank, world_size) for rank in range(world_size)]
     run = ranks(world_size).call(
-        submission.used_by(loss_of),
-        [Args(logits[..., p].contiguous(), targets, vocab, ignore_index, mark()) for p in own],
+        submission.used_by(losses),
+        [Args(logits[..., p].contiguous(), targets, vocab, 3.0, mark(), ignore_index=ignore_index) for p in own],
     )
-    compared(run, "loss", [wanted.detach()] * world_size, "the loss")
-    assert whole.grad is not None
-    compared(run, "logits", [whole.grad[..., p] for p in own], "the gradient of a rank's logits")
+    compared(run, "loss", [wanted] * world_size, "the loss")
+    compared(run, "gradient", [gradient[..., p] for p in own], "the gradient of a rank's logits")
     return run
 
 

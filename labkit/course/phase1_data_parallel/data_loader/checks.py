@@ -1,6 +1,7 @@
 """Visible checks and hints of data_loader: ten or twelve samples, so that every index can be traced by hand.
 
-The functions before the checks run on the ranks: they create the module's samplers and loaders and return the results.
+Programs of `scenarios`, and some before the checks, run on the ranks: they create the module's samplers and loaders and
+return the results.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect
+from labkit.course.phase1_data_parallel.data_loader.scenarios import disturbed, held, in_turn, leg
 
 
 def dealt(size: int, num_replicas: int, rank: int, epochs: list[int], **options: Any) -> list[list[int]]:
@@ -28,11 +30,6 @@ def first_epoch(submission: Submission, ranks: Ranks, size: int, count: int, **o
     return [epochs[0] for epochs in run.values]
 
 
-def in_turn(shares: list[list[int]]) -> list[int]:
-    """Interleave the ranks' samples, one from each in turn."""
-    return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
-
-
 @check(
     points=4,
     todo=2,
@@ -46,20 +43,6 @@ def once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(seen, f"what {count} ranks have of {size} samples, sorted").equals(list(range(size)))
         wanted = [len(range(rank, size, count)) for rank in range(count)]
         expect([len(share) for share in shares], f"samples on each of {count} ranks").equals(wanted)
-
-
-def disturbed(size: int, num_replicas: int, rank: int) -> list[Any]:
-    """Return the samples of a rank whose global random state differs from the others', and whether it is unchanged."""
-    import torch
-
-    from labkit.exercises import data_loader
-
-    torch.manual_seed(rank)
-    wanted = torch.rand(3)[2]
-    torch.manual_seed(rank)
-    torch.rand(2)
-    samples = [int(index) for index in data_loader.ShardedSampler(size, num_replicas, rank)]
-    return [samples, torch.rand(1).item() == wanted.item()]
 
 
 @check(
@@ -110,19 +93,6 @@ def drop_last(submission: Submission, ranks: Ranks) -> None:
     expect(in_turn(shares), "the samples that are kept: the first eight of the order").equals(whole[:8])
 
 
-def stopped(size: int, num_replicas: int, rank: int, steps: int, epoch: int, ahead: int = 0) -> list[Any]:
-    """Return the first samples of an epoch, and the state after them, as saved to a file; `ahead` more were read."""
-    import itertools
-    import json
-
-    from labkit.exercises import data_loader
-
-    sampler = data_loader.ShardedSampler(size, num_replicas, rank)
-    sampler.set_epoch(epoch)
-    read = [int(index) for index in itertools.islice(sampler, steps + ahead)]
-    return [read[:steps], json.dumps(sampler.state_dict(taken=steps) if ahead else sampler.state_dict())]
-
-
 def resumed(size: int, num_replicas: int, rank: int, state: str, epoch: int) -> list[Any]:
     """Return the rest of that epoch, by `len` and in fact, and the number of samples in the next one."""
     import json
@@ -144,7 +114,7 @@ def resumed(size: int, num_replicas: int, rank: int, state: str, epoch: int) -> 
     look_at="`_begin` in the slice, `_given` at each yield, and `position` when the epoch is over",
 )
 def resume(submission: Submission, ranks: Ranks) -> None:
-    before = ranks(2).call(submission.used_by(stopped), lambda rank: Args(10, 2, rank, 2, 3)).values
+    before = ranks(2).call(submission.used_by(leg), lambda rank: Args(10, 2, rank, 3, 2)).values
     state = before[0][1]
     expect(before[1][1], "rank 1's state, beside rank 0's").equals(state)
     after = ranks(2).call(submission.used_by(resumed), lambda rank: Args(10, 2, rank, state, 3)).values
@@ -155,7 +125,7 @@ def resume(submission: Submission, ranks: Ranks) -> None:
         expect(after[rank][1], f"rank {rank}: len(sampler) when 3 are left").equals(3)
         expect(after[rank][2], f"rank {rank}: samples of epoch 4, the next one").equals(5)
     # with 10 samples on 4 ranks the third round has two samples and ends the epoch
-    over = ranks(4).call(submission.used_by(stopped), lambda rank: Args(10, 4, rank, 3, 3)).values
+    over = ranks(4).call(submission.used_by(leg), lambda rank: Args(10, 4, rank, 3, 3)).values
     given = [Args(10, 4, rank, over[rank][1], 3) for rank in range(4)]
     for rank, (remaining, _, following) in enumerate(ranks(4).call(submission.used_by(resumed), given).values):
         expect(remaining, f"rank {rank} of 4: what is left of 10 samples after 3 rounds").equals([])
@@ -170,9 +140,10 @@ def resume(submission: Submission, ranks: Ranks) -> None:
 )
 def resume_elsewhere(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for steps, ahead, counts in ((draw.choice([1, 2]), 0, (3, 1)), (0, draw.choice([1, 2]), (2,))):
-        given = [Args(11, 4, rank, steps, 1, ahead) for rank in range(4)]
-        before = ranks(4).call(submission.used_by(stopped), given).values
-        had = [index for taken, _ in before for index in taken]
+        taken = steps if ahead else None
+        given = [Args(11, 4, rank, 1, steps + ahead, taken=taken) for rank in range(4)]
+        before = ranks(4).call(submission.used_by(leg), given).values
+        had = [index for samples, *_ in before for index in samples[:steps]]
         read = f" (read {ahead}, then state_dict(taken={steps}))" if ahead else ""
         for count in counts:
             given = [Args(11, count, rank, before[0][1], 1) for rank in range(count)]
@@ -223,38 +194,6 @@ def batches(submission: Submission, ranks: Ranks) -> None:
         expect(seen[1:], f"4 batches{end}, twice").equals([*wanted, *last] * 2)
 
 
-def held(prefetch_factor: int) -> dict[str, Any]:
-    """Return how far a loader is read before iteration and while its first batch is held; then abandon it."""
-    import threading
-
-    import torch
-
-    from labkit.exercises import data_loader
-
-    read, enough = [], threading.Event()
-
-    class Loader:
-        def __iter__(self) -> Any:
-            for number in range(100):
-                read.append(number)
-                if len(read) == 1 + prefetch_factor:
-                    enough.set()
-                yield torch.tensor(number)
-
-    before = threading.enumerate()
-    loader = data_loader.PrefetchLoader(Loader(), "cpu", prefetch_factor)
-    found: dict[str, Any] = {"unasked": len(read)}
-    for _ in loader:
-        enough.wait(5)
-        threading.Event().wait(0.05)  # time for a loader that keeps reading
-        found["ahead"] = len(read) - 1
-        break
-    started = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in started:
-        thread.join(5)
-    return {**found, "left": sum(thread.is_alive() for thread in started)}
-
-
 @check(
     points=3,
     todo=4,
@@ -263,12 +202,12 @@ def held(prefetch_factor: int) -> dict[str, Any]:
 )
 def reads_ahead(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     factor = draw.choice([1, 2, 3])
-    counts = ranks(1).call(submission.used_by(held), [Args(factor)]).values[0]
+    counts = ranks(1).call(submission.used_by(held), [Args(factor, 100)]).values[0]
     expect(counts["unasked"], "batches read before anybody iterates").equals(0)
     ahead = f"batches read ahead while the first is held, prefetch_factor={factor}"
     expect(counts["ahead"], ahead).at_least(factor)
     expect(counts["ahead"], ahead).at_most(factor)
-    expect(counts["left"], "threads that go on after `break`").equals(0)
+    expect(counts["threads"], "threads that go on after `break`").equals(0)
 
 
 HINTS = {

@@ -1,6 +1,6 @@
 """Visible checks and hints of process_group, in the order of its TODOs.
 
-The plain functions run on the ranks: each uses your module as a training script would.
+The programs of `scenarios`, and `joins`, run on the ranks: each uses your module as a training script would.
 """
 
 from __future__ import annotations
@@ -9,26 +9,10 @@ from typing import Any
 
 import torch
 
-from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
+from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of, work
+from labkit.course.phase1_data_parallel.process_group.scenarios import comes_and_goes, reads, takes_turns
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-
-
-def reads(variables: dict[str, str | None]) -> Any:
-    """Return from_env's result with these environment variables; None removes one."""
-    import os
-
-    from labkit.exercises import process_group
-
-    for name, value in variables.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    try:
-        config = process_group.DDPConfig.from_env()
-    except (ValueError, KeyError, TypeError) as error:
-        return [type(error).__name__, str(error)]
-    return {"rank": config.rank, "world_size": config.world_size, "local_rank": config.local_rank}
 
 
 @check(
@@ -40,8 +24,10 @@ def reads(variables: dict[str, str | None]) -> Any:
 def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     rank, local_rank = draw.randrange(4, 8), draw.randrange(4)
     variables = TORCHRUN | {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
-    run = ranks(1).call(submission.used_by(reads, joined=False), lambda _: Args(variables))
-    expect(run.values[0], f"RANK={rank}, WORLD_SIZE=8, LOCAL_RANK={local_rank}").equals(
+    run = ranks(1).call(submission.used_by(reads, joined=False), [Args([(variables, {})])])
+    (found,) = run.values[0]
+    seen = found if len(found) == 2 else dict(zip(("rank", "world_size", "local_rank"), found, strict=False))
+    expect(seen, f"RANK={rank}, WORLD_SIZE=8, LOCAL_RANK={local_rank}").equals(
         {"rank": rank, "world_size": 8, "local_rank": local_rank}
     )
 
@@ -61,8 +47,9 @@ def missing(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         ("with WORLD_SIZE=four", {"WORLD_SIZE": "four"}, ["WORLD_SIZE", "four"], number),
     ]
     for case, change, named, look_at in cases:
-        run = ranks(1).call(submission.used_by(reads, joined=False), [Args({**TORCHRUN, **change})])
-        raised, message = run.values[0] if isinstance(run.values[0], list) else ("no error", "")
+        run = ranks(1).call(submission.used_by(reads, joined=False), [Args([({**TORCHRUN, **change}, {})])])
+        (found,) = run.values[0]
+        raised, message = found if len(found) == 2 else ("no error", "")
         expect(raised, f"{case} it raises", look_at=look_at).equals("ValueError")
         for name in named:
             expect(message, f"the message of the ValueError {case}", look_at=look_at).contains(name)
@@ -107,22 +94,6 @@ def setup(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(run.values[rank][-1], what).equals("ValueError")
 
 
-def joins_again() -> Any:
-    """Join and leave twice."""
-    import torch.distributed as dist
-
-    from labkit.exercises import process_group
-
-    stood = []
-    for _ in range(2):
-        process_group.setup_distributed(process_group.DDPConfig.from_env(backend="gloo"))
-        stood.append(dist.is_initialized())
-        process_group.cleanup()
-        process_group.cleanup()
-        stood.append(dist.is_initialized())
-    return stood
-
-
 @check(
     points=3,
     todo=2,
@@ -130,29 +101,9 @@ def joins_again() -> Any:
     look_at="what setup_distributed remembers of a group that has ended",
 )
 def cleanup(submission: Submission, ranks: Ranks) -> None:
-    run = ranks(2).call(submission.used_by(joins_again, joined=False), lambda rank: Args())
-    expect(run.values, "a group exists: after setup, after cleanup, twice").equals([[True, False, True, False]] * 2)
-
-
-def takes_turns(fails: bool, group: Any = None, takes_part: bool = True) -> Any:
-    """Return when this rank's turn under rank_zero_first began and ended, in seconds, and its outcome."""
-    import time
-
-    from labkit.exercises import process_group
-
-    if not takes_part:
-        return []
-    moments = []
-    try:
-        with process_group.rank_zero_first(group):
-            moments.append(time.monotonic())
-            time.sleep(0.05)
-            moments.append(time.monotonic())
-            if fails:
-                raise OSError("the download failed")
-    except OSError as error:
-        return [*moments, str(error)]
-    return [*moments, "fine"]
+    run = ranks(2).call(submission.used_by(comes_and_goes, joined=False), lambda rank: Args(0))
+    seen = [[exists for first, _, last in groups for exists in (first, last)] for groups in run.values]
+    expect(seen, "a group exists: after setup, after cleanup, twice").equals([[True, False, True, False]] * 2)
 
 
 @check(
@@ -162,13 +113,13 @@ def takes_turns(fails: bool, group: Any = None, takes_part: bool = True) -> Any:
     look_at="on which side of its yield each rank comes to the barrier, and to which group's",
 )
 def order(submission: Submission, ranks: Ranks) -> None:
-    run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(False))
+    run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(work("turn", 0.05)))
     (_, ended, _), *others = run.values
     for rank, (began, _, _) in enumerate(others, 1):
         what = f"seconds from the end of rank 0's block to the beginning of rank {rank}'s (negative: too early)"
         expect(began - ended, what).at_least(0.0)
     # rank 1 is the first of these two; the other ranks are not in the group
-    given = [Args(False, group=group_of([1, 2]), takes_part=rank in (1, 2)) for rank in range(4)]
+    given = [Args(work("turn", 0.05), group=group_of([1, 2]), takes_part=rank in (1, 2)) for rank in range(4)]
     run = ranks(4).call(submission.used_by(takes_turns), given)
     what = "seconds from the end of rank 1's block to the beginning of rank 2's, in a group of these two"
     expect(run.values[2][0] - run.values[1][1], what).at_least(0.0)
@@ -181,7 +132,8 @@ def order(submission: Submission, ranks: Ranks) -> None:
     look_at="whether rank 0 comes to the barrier when an exception goes through its yield",
 )
 def failing(submission: Submission, ranks: Ranks) -> None:
-    run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(rank == 0))
+    errors = ["the download failed", "", ""]
+    run = ranks(3).call(submission.used_by(takes_turns), lambda rank: Args(work("turn", 0.05), errors[rank]))
     expect([value[-1] for value in run.values], "result of the block").equals(["the download failed", "fine", "fine"])
 
 

@@ -17,103 +17,7 @@ from torch import Tensor
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
 from labkit.clusters import Run
-
-
-def history(settings: list[float], overflows: list[bool], restored: int = 0) -> Any:
-    """On a rank: return the scale after each step. After `restored` steps a new scaler continues from the old state."""
-    from labkit.exercises import mixed_precision
-
-    scaler = mixed_precision.DynamicLossScaler(*settings[:3], int(settings[3]))
-    scales = []
-    for number, overflow in enumerate(overflows):
-        if number and number == restored:
-            state, scaler = scaler.state_dict(), mixed_precision.DynamicLossScaler()
-            scaler.load_state_dict(state)
-        scaler.update(overflow)
-        scales.append(scaler.get_scale())
-    return scales
-
-
-def unscaled(scale: float, gradients: list[Any], group: Any = None) -> Any:
-    """On a rank: divide these gradients by the scale (None: a parameter without gradient); return the result and the
-    gradients."""
-    import torch
-
-    from labkit.exercises import mixed_precision
-
-    parameters = []
-    for gradient in gradients:
-        parameters.append(torch.nn.Parameter(torch.zeros(2 if gradient is None else len(gradient))))
-        parameters[-1].grad = gradient
-    said = mixed_precision.DynamicLossScaler(scale).unscale_(parameters, group)
-    return said, [parameter.grad for parameter in parameters]
-
-
-def mastered(dtype: str, steps: int, gradient: float, frozen: bool = False) -> Any:
-    """On a rank: take `steps` steps of SGD with learning rate 1 on weights of 1, some in `dtype`, some in float32.
-
-    The last weight is trained, and never has a gradient.
-    """
-    import torch
-
-    from labkit.exercises import mixed_precision
-
-    halves = torch.ones(3, 3, dtype=getattr(torch, dtype))
-    model = [
-        torch.nn.Parameter(halves[0]),
-        torch.nn.Parameter(torch.ones(2)),
-        torch.nn.Parameter(halves[1], not frozen),
-        torch.nn.Parameter(halves[2]),
-    ]
-    optimizer = torch.optim.SGD(model, lr=1.0, momentum=1e-3)
-    masters = mixed_precision.MasterWeights(optimizer)
-    for _ in range(steps):
-        for parameter in model[: 2 if frozen else 3]:
-            parameter.grad = torch.full_like(parameter, gradient)
-        masters.take_gradients()
-        masters.step()
-        masters.zero_grad()
-    held = optimizer.param_groups[0]["params"]
-    return {
-        "weights": [parameter.detach() for parameter in model],
-        "held": [str(parameter.dtype) for parameter in held],
-        "kept": [str(state["momentum_buffer"].dtype) for state in optimizer.state.values()],
-        "own": [any(parameter is one for one in model) for parameter in held],
-    }
-
-
-def steps_of(
-    batches: list[Tensor], dtype: str = "float16", scale: float = 8.0, max_norm: Any = None, group: Any = None
-) -> Any:
-    """On a rank: train one weight in `dtype`, initially 1, with learning rate 1; return the state after each step."""
-    import torch
-
-    from labkit.exercises import mixed_precision
-
-    model = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.ones_(model.weight)
-    model.to(getattr(torch, dtype))
-    inner = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
-    optimizer = mixed_precision.MasterWeights(inner)
-    scaler = mixed_precision.DynamicLossScaler(scale, growth_interval=3) if scale else None
-    found: dict[str, list[Any]] = {"weights": [1.0], "momentum": [0.0], "scale": [scale], "stepped": [], "losses": []}
-    for inputs in batches:
-        step = mixed_precision.autocast_step(
-            model,
-            optimizer,
-            lambda outputs, _: outputs.float().mean(),
-            (inputs[:, None], inputs),
-            scaler,
-            dtype=getattr(torch, dtype),
-            max_norm=max_norm,
-            group=group,
-        )
-        found["weights"].append(model.weight.item())
-        found["momentum"].append(sum(float(state["momentum_buffer"]) for state in inner.state.values()))
-        found["scale"].append(scaler.get_scale() if scaler else scale)
-        found["stepped"].append(step.stepped)
-        found["losses"].append(step.loss.item())
-    return found
+from labkit.course.phase2_advanced.mixed_precision.scenarios import history, mastered, one_weight, unscaled
 
 
 def samples(shares: Sequence[int]) -> list[Tensor]:
@@ -128,8 +32,8 @@ def digits(shares: Sequence[int]) -> float:
 
 def trained(submission: Submission, ranks: Ranks, batches: Sequence[Sequence[Tensor]], **options: Any) -> Run:
     """Train on `batches[step][rank]`."""
-    inputs = [Args([step[rank] for step in batches], **options) for rank in range(len(batches[0]))]
-    return ranks(len(inputs)).call(submission.used_by(steps_of), inputs)
+    inputs = [Args(1.0, [step[rank] for step in batches], interval=3, **options) for rank in range(len(batches[0]))]
+    return ranks(len(inputs)).call(submission.used_by(one_weight), inputs)
 
 
 @check(
@@ -146,11 +50,11 @@ def scale_history(submission: Submission, ranks: Ranks) -> None:
         "late ones": [8.0, 8.0, 4.0, 4.0, 4.0, 8.0, 8.0],
     }
     for name, pattern in overflows.items():
-        given = [Args([8.0, 2.0, 0.5, 3], [bool(flag) for flag in pattern])]
+        given = [Args([8.0, 2.0, 0.5], 3, [bool(flag) for flag in pattern])]
         (scales,) = ranks(1).call(submission.used_by(history), given).values
         expect(scales, f"scale after each step with {name}, from 8, growing after 3 steps").equals(wanted[name])
     for start, overflow in ((2.0**127, False), (2.0**-126, True)):
-        given = [Args([start, 2.0, 0.5, 1], [overflow] * 3)]
+        given = [Args([start, 2.0, 0.5], 1, [overflow] * 3)]
         (scales,) = ranks(1).call(submission.used_by(history), given).values
         what = f"scale from 2**{math.log2(start):.0f} on, {'overflows' if overflow else 'growing in each step'}"
         look_at = "update: a scale above LARGEST is left as it is; one below SMALLEST becomes SMALLEST"
@@ -207,14 +111,17 @@ def one_rank(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def masters(submission: Submission, ranks: Ranks) -> None:
     for dtype, step in (("float16", 2.0**-13), ("bfloat16", 2.0**-10)):
-        given = [Args(dtype, 64, step, frozen=True)]
-        (seen,) = ranks(1).call(submission.used_by(mastered), given).values
         low = getattr(torch, dtype)
+        weights = [torch.ones(3, dtype=low), torch.ones(2), *torch.ones(2, 3, dtype=low)]
+        gradients = [[torch.full_like(one, step) for one in weights[:2]] + [None, None] for _ in range(64)]
+        given = [Args(weights, 2, gradients, "SGD", {"momentum": 1e-3}, [1.0])]
+        (seen,) = ranks(1).call(submission.used_by(mastered), given).values
         wanted = torch.full((3,), 1 - 64 * step * (1 + 1e-3), dtype=low)
         expect(seen["weights"][0], f"a weight of 1 in {dtype} after 64 steps of {step:.2g}").close_to(wanted, rel=1e-2)
         expect(seen["weights"][2], "a frozen weight").equals(torch.ones(3, dtype=low))
         expect(seen["weights"][3], "a trained weight without a gradient").equals(torch.ones(3, dtype=low))
-        expect(seen["held"], "dtypes in param_groups, the third one frozen").equals(
+        held = [str(parameter.dtype) for parameter in seen["held"]]
+        expect(held, "dtypes in param_groups, the third one frozen").equals(
             ["torch.float32", "torch.float32", f"torch.{dtype}", "torch.float32"]
         )
         expect(seen["own"], "is it the model's own parameter").equals([False, True, True, False])
@@ -260,8 +167,8 @@ def skip(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(value["momentum"], f"momentum before and after each {where}").equals([0.0, 1.0, 1.0, 1.5])
         expect(value["scale"], f"scale before and after each {where}").equals([8.0, 8.0, 4.0, 4.0])
     other = group_of([rank for rank in range(3) if rank != odd])
-    inputs = [Args([overflow[rank]], group=group_of([odd]) if rank == odd else other) for rank in range(3)]
-    run = ranks(3).call(submission.used_by(steps_of), inputs)
+    inputs = [Args(1.0, [overflow[rank]], group=group_of([odd]) if rank == odd else other) for rank in range(3)]
+    run = ranks(3).call(submission.used_by(one_weight), inputs)
     seen, what = [value["stepped"][0] for value in run.values], f"has it stepped, where rank {odd} is a group alone"
     expect(seen, what, look_at="autocast_step: what `group` is given to").equals([rank != odd for rank in range(3)])
 
@@ -283,7 +190,7 @@ def clip(submission: Submission, ranks: Ranks) -> None:
 
 @check(points=1, todo=2, title="a restored scaler goes on where the old one was", look_at="the state that update keeps")
 def restored(submission: Submission, ranks: Ranks) -> None:
-    given = [Args([8.0, 2.0, 0.5, 3], [False] * 5, restored=2)]
+    given = [Args([8.0, 2.0, 0.5], 3, [False] * 5, restored=2)]
     (scales,) = ranks(1).call(submission.used_by(history), given).values
     expect(scales, "scale after each step, restored after two").equals([8.0, 8.0, 16.0, 16.0, 16.0])
 

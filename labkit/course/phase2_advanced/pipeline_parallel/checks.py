@@ -6,36 +6,13 @@ gradient of every weight is 1111 for four samples, and 1101 means that sample 1 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations, pairwise
 from typing import Any
 
 import torch
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
 from labkit.clusters import Run
-
-
-def split(cases: list[tuple[list[float], int]]) -> list[list[list[int]]]:
-    """On a rank: for each case of layer costs and number of stages, return the indices of each stage's layers."""
-    from torch import nn
-
-    from labkit.exercises import pipeline_parallel
-
-    found = []
-    for costs, num_stages in cases:
-        layers = [nn.Identity() for _ in costs]
-        numbers = {id(layer): number for number, layer in enumerate(layers)}
-        stages = pipeline_parallel.split_into_stages(layers, num_stages, costs)
-        found.append([[numbers[id(layer)] for layer in stage] for stage in stages])
-    return found
-
-
-def drawn(name: str, stages: int, microbatches: int, chunks: int) -> list[list[Any]]:
-    """On a rank: return a schedule as plain rows of time, rank, op, microbatch, chunk."""
-    from labkit.exercises import pipeline_parallel
-
-    return [list(action) for action in pipeline_parallel.get_pipeline_schedule(name, stages, microbatches, chunks)]
+from labkit.course.phase2_advanced.pipeline_parallel.scenarios import drawn, highest_cost, lowest_cost, split
 
 
 def one_stage(frozen: bool) -> dict[str, Any]:
@@ -115,17 +92,7 @@ def expect_ones(run: Run, samples: int, chunks: int = 1, what: str = "") -> None
     )
 
 
-def highest_cost(costs: list[int], ends: Sequence[int]) -> int:
-    """Return the highest cost of a stage; stages end before the layers in `ends`, the last one at the end."""
-    return max(sum(costs[start:end]) for start, end in pairwise([0, *ends, len(costs)]))
-
-
-def best(costs: list[int], num_stages: int) -> int:
-    """Return the highest cost of a stage in the best of all splits."""
-    return min(highest_cost(costs, ends) for ends in combinations(range(1, len(costs)), num_stages - 1))
-
-
-def filled(costs: list[int], num_stages: int, *, over: bool) -> int:
+def filled(costs: list[int], num_stages: int, *, over: bool) -> float:
     """Return the highest cost if a stage ends as soon as its share is full. over: include the layer that exceeds it."""
     share, ends, held = sum(costs) / num_stages, list[int](), 0
     for layer, cost in enumerate(costs):
@@ -136,11 +103,11 @@ def filled(costs: list[int], num_stages: int, *, over: bool) -> int:
     return highest_cost(costs, ends)
 
 
-def awkward(draw: Draw) -> tuple[list[int], int, int]:
+def awkward(draw: Draw) -> tuple[list[int], int, float]:
     """Return costs and a number of stages for which filling stages from the left is not optimal, and the optimum."""
     while True:
         costs, num_stages = [draw.randrange(1, 9) for _ in range(draw.choice([6, 7]))], draw.choice([2, 3])
-        lowest = best(costs, num_stages)
+        lowest = lowest_cost(costs, num_stages)
         if min(filled(costs, num_stages, over=over) for over in (False, True)) > lowest:
             return costs, num_stages, lowest
 
@@ -148,7 +115,8 @@ def awkward(draw: Draw) -> tuple[list[int], int, int]:
 @check(points=4, todo=1, title="stages are balanced by cost", look_at="split_into_stages: where the last stage begins")
 def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     cases = [([1, 1, 6], 2, 6), ([4, 4], 1, 8), *(awkward(draw) for _ in range(4))]
-    (splits,) = ranks(1).call(submission.used_by(split), [Args([case[:2] for case in cases])]).values
+    given = [(costs, num_stages, None) for costs, num_stages, _ in cases]
+    (splits,) = ranks(1).call(submission.used_by(split), [Args(given)]).values
     for stages, (costs, num_stages, lowest) in zip(splits, cases, strict=True):
         what = f"layers of cost {costs} in {num_stages} stages: "
         expect([layer for stage in stages for layer in stage], what + "all layers").equals(list(range(len(costs))))
@@ -164,8 +132,8 @@ def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def one_f_one_b(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for stages, microbatches in ((4, 6), (4, 2), (draw.choice([2, 5]), 5)):
-        given = [Args("1f1b", stages, microbatches, 1)]
-        (rows,) = ranks(1).call(submission.used_by(drawn), given).values
+        given = [Args([("1f1b", stages, microbatches, 1)])]
+        ((rows,),) = ranks(1).call(submission.used_by(drawn), given).values
         what = f"1F1B of {stages} ranks, {microbatches} microbatches: "
         expect(len(rows), what + "actions").equals(2 * stages * microbatches)
         for rank in range(stages):
@@ -189,7 +157,8 @@ def one_f_one_b(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 )
 def interleaved(submission: Submission, ranks: Ranks) -> None:
     for stages, chunks, microbatches in ((2, 2, 4), (3, 2, 6), (2, 3, 5)):
-        (rows,) = ranks(1).call(submission.used_by(drawn), [Args("interleaved", stages, microbatches, chunks)]).values
+        given = [Args([("interleaved", stages, microbatches, chunks)])]
+        ((rows,),) = ranks(1).call(submission.used_by(drawn), given).values
         what = f"interleaved, {stages} ranks with {chunks} chunks, {microbatches} microbatches: "
         expect(len(rows), what + "actions").equals(2 * stages * chunks * microbatches)
         idle = max(row[0] for row in rows) + 1 - 2 * chunks * microbatches

@@ -12,18 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.checks import Args, Draw, Ranks, Submission, check, expect, group_of
+from labkit.course.phase2_advanced.tensor_parallel.scenarios import crossing, losses, part, whole_loss
 from labkit.models.gpt import Block, GPTConfig
-
-
-def crossing(name: str, x: Tensor, gradient: Tensor, group: Any = None, options: Any = None) -> Any:
-    """On a rank: run one of the four functions, forward and backward; return also its input afterwards."""
-    from labkit.exercises import tensor_parallel
-
-    inputs = x.clone().requires_grad_()
-    given = inputs * 1
-    out = getattr(tensor_parallel, name)(given, group, **(options or {}))
-    out.backward(gradient)
-    return {"out": out.detach(), "gradient": inputs.grad, "input": given.detach()}
 
 
 def layers(
@@ -64,17 +54,6 @@ def layers(
     }
 
 
-def losses(logits: Tensor, targets: Tensor, vocab_size: int, group: Any = None) -> dict[str, Tensor]:
-    """On a rank: return the loss of this rank's logits, and their gradient."""
-    from labkit.exercises import tensor_parallel
-
-    own = logits.clone().requires_grad_()
-    loss = tensor_parallel.vocab_parallel_cross_entropy(own, targets, vocab_size, group)
-    loss.backward()
-    assert own.grad is not None
-    return {"loss": loss.detach(), "gradient": own.grad}
-
-
 def blocks(seed: int, x: Tensor, heads: int, causal: bool, backward: bool = True) -> dict[str, Tensor]:
     """On a rank: run a transformer block initialized with this seed."""
     import torch
@@ -104,10 +83,6 @@ def whole_layers(up: list[Tensor], down: list[Tensor], x: Tensor, gradient: Tens
     results |= {f"up.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), columns, strict=True)}
     results |= {f"down.{name}": tensor.grad for name, tensor in zip(("weight", "bias"), rows, strict=True)}
     return {name: tensor.detach() for name, tensor in results.items() if tensor is not None}
-
-
-def part(size: int, rank: int, ranks: int) -> slice:
-    return slice(size * rank // ranks, size * (rank + 1) // ranks)
 
 
 @check(
@@ -218,15 +193,12 @@ def apart(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 def loss_of(submission: Submission, ranks: Ranks, logits: Tensor, targets: Tensor, what: str) -> Any:
     """Compute the loss on two ranks and compare it with torch's in one process. Returns the run."""
-    whole = logits.clone().requires_grad_()
-    wanted = F.cross_entropy(whole, targets)
-    wanted.backward()
-    assert whole.grad is not None
+    wanted, gradient = whole_loss(logits, targets)
     vocab = logits.shape[-1]
     own = [part(vocab, rank, 2) for rank in range(2)]
     run = ranks(2).call(submission.used_by(losses), [Args(logits[:, p], targets, vocab) for p in own])
-    expect([v["loss"] for v in run.values], f"loss{what}").close_to([wanted.detach()] * 2, rel=1e-5)
-    gradients = [whole.grad[:, p] for p in own]
+    expect([v["loss"] for v in run.values], f"loss{what}").close_to([wanted] * 2, rel=1e-5)
+    gradients = [gradient[:, p] for p in own]
     expect([v["gradient"] for v in run.values], f"gradient of the logits{what}").close_to(gradients, rel=1e-4)
     return run
 
