@@ -23,6 +23,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
+from types import ModuleType
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -44,6 +45,8 @@ class Args:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args, self.kwargs = args, kwargs
 
+
+_FUTURE = "from __future__ import annotations\n"
 
 CHECK_PHASE = "checks"
 """Folder name under which a rubric's own functions run on ranks, in the place of an exercise's phase."""
@@ -101,27 +104,29 @@ class Submission:
             run = ranks(4).call(submission.used_by(trained), batches)
 
         Only its source is sent, so it must import what it needs; `parts` are functions and classes of the rubric that
-        it calls. For a function of the exercise's `scenarios`, the source of its whole module is sent, so it may use
-        what is there: `submission.used_by(trained)`. The same holds for a part, the first one, that a rubric's function
-        builds on. Ranks do not import that module: they may be reused for several calls of a check, and the learner's
-        code in an earlier one could have changed what it imports.
+        it calls. Of the exercise's `scenarios` the source of the whole module is sent as soon as the function or a part
+        is from there, so what is there may use everything that is there. Ranks do not import that module: they may be
+        reused for several calls of a check, and the learner's code in an earlier one could have changed what it
+        imports.
 
         It runs next to the learner's code, which can change anything it sees: its return value is only the rank's
         claim. joined: initialize the process group first.
         """
-        first = (*parts, function)[0]
-        texts = list(map(_text, (*parts, function)))
-        text = "\n\n".join(texts if _is_of_scenarios(first) else ["from __future__ import annotations", *texts])
+        given = (*parts, function)
+        scenarios = dict.fromkeys(sys.modules[part.__module__] for part in given if _is_of_scenarios(part))
+        sources = [*scenarios, *(part for part in given if not _is_of_scenarios(part))]
+        first, *others = [*([] if scenarios else [_FUTURE]), *map(_text, sources)]
+        text = "\n\n".join([first, *(other.replace(_FUTURE, "", 1) for other in others)])
+        phase, name = CHECK_PHASE, function.__name__
         if _is_of_scenarios(function):
-            driver = Exercise(f"{SCENARIO_PHASE}/{function.__module__.rpartition('.')[2]}")
-        else:
-            driver = Exercise(f"{CHECK_PHASE}/{function.__name__}")
+            phase, name = SCENARIO_PHASE, function.__module__.rpartition(".")[2]
+        driver = Exercise(f"{phase}/{name}")
         return Reference(Submission(driver, text, self.modules), function.__name__, joined)
 
 
 @functools.lru_cache(maxsize=256)
-def _text(part: Callable[..., Any]) -> str:
-    return textwrap.dedent(inspect.getsource(sys.modules[part.__module__] if _is_of_scenarios(part) else part))
+def _text(source: ModuleType | Callable[..., Any]) -> str:
+    return textwrap.dedent(inspect.getsource(source))
 
 
 def _is_of_scenarios(part: Callable[..., Any]) -> bool:

@@ -237,7 +237,7 @@ def mean(gradients: Sequence[Sequence[Tensor]], layer: int) -> Tensor:
 
 
 def go(submission: Submission, ranks: Ranks, given: Sequence[Args | None], **hardware: Any) -> Run:
-    return ranks(len(given), **hardware).call(submission.used_by(passes, layers), given)
+    return ranks(len(given), **hardware).call(submission.used_by(passes), given)
 
 
 def same_for_all(gradients: list[list[Tensor]], orders: list[list[int]], **how: Any) -> list[Args]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labkit.checks import Args, Draw, NotMeasurable, Ranks, Submission, check, expect, group_of, work
 from labkit.clusters import Run
-from labkit.course.phase3_multi_node.ddp.scenarios import layers, noted_calls, passes
+from labkit.course.phase3_multi_node.ddp.scenarios import noted_calls, passes
 from labkit.hardware import Link
 from labkit.trace import Event, Kind
 
@@ -119,7 +119,7 @@ def given(
 
 
 def go(submission: Submission, ranks: Ranks, arguments: list[Args], **hardware: Any) -> Run:
-    return ranks(len(arguments), **hardware).call(submission.used_by(passes, layers), arguments)
+    return ranks(len(arguments), **hardware).call(submission.used_by(passes), arguments)
 
 
 def ends(gradients: Sequence[Tensor | None]) -> list[tuple[float, float] | None]:
@@ -230,7 +230,7 @@ def mean(submission: Submission, ranks: Ranks, draw: Draw) -> None:
                 wanted = [tuple((number + 1) * digit for digit in digits(world_size, layer)) for layer in range(3)]
                 expect(ends(grads), what).equals(wanted)
     pair = [Args(gradients_of(2.0 * 10**r, [5]), [[0]], cap=1 / 1024, group=group_of([1, 2])) for r in (1, 2)]
-    run = ranks(3).call(submission.used_by(passes, layers), [None, *pair])
+    run = ranks(3).call(submission.used_by(passes), [None, *pair])
     seen = [value["grads"][0][0][0].item() for value in run.values[1:]]
     expect(seen, "gradient in a group of ranks 1 and 2, whose own are 20 and 200").equals([110.0] * 2)
 
@@ -296,9 +296,7 @@ def unused(submission: Submission, ranks: Ranks) -> None:
         for rank, value in enumerate(run.values):
             what = f"gradients on rank {rank}: rank 0's loss depends on no parameter, so it only calls finish"
             expect(ends(value["grads"][0]), what).equals([(10.0, 10.0), (20.0, 20.0)])
-    failed = ranks(2).attempt(
-        submission.used_by(passes, layers), given(2, [3, 4, 5], [[[0, 1], [0, 1]]] * 2, cap_kb=0.01)
-    )
+    failed = ranks(2).attempt(submission.used_by(passes), given(2, [3, 4, 5], [[[0, 1], [0, 1]]] * 2, cap_kb=0.01))
     expect(failed.diagnosis(), "the error of a second forward pass, when the first left out layer 2").contains(
         "weights.2"
     )

@@ -1,6 +1,4 @@
 """Programs on ranks of ddp's checks: passes through layers whose gradients are given, and the calls that save a file.
-
-A check sends the source of these functions: each imports what it needs.
 """
 
 from __future__ import annotations

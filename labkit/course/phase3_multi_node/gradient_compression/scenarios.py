@@ -1,6 +1,4 @@
 """Programs on ranks of gradient_compression's checks: a compressor by itself, and means over ranks by one.
-
-A check sends the source of these functions: each imports what it needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
 """Programs on ranks of hierarchical_allreduce's checks: the groups of a rank, and an all-reduce.
-
-A check sends the source of these functions: each imports what it needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
 """Programs on ranks of local_sgd's checks: averages, and batches that are balanced by speed.
-
-A check sends the source of these functions: each imports what it needs.
 """
 
 from __future__ import annotations

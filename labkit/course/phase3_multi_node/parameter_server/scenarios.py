@@ -1,6 +1,4 @@
 """Programs on ranks of parameter_server's checks: servers and workers, and parameters that are divided among servers.
-
-A check sends the source of these functions: each imports what it needs.
 """
 
 from __future__ import annotations
