@@ -1,10 +1,8 @@
 """Exercise 03's sampler and loader on a rank, for its checks.
 
-    leg(size, num_replicas, rank, epoch, ...)       a part of an epoch, from its start or from a state
-    disturbed(size, num_replicas, rank, ...)        an epoch beside random numbers of the rank's own
-    held(factor, batches, ...)                      a loader that is left while its first batch is held
-
-Only its source is sent to the ranks, so a program imports what it needs.
+leg(size, num_replicas, rank, epoch, ...)       a part of an epoch, from its start or from a state
+disturbed(size, num_replicas, rank, ...)        an epoch beside random numbers of the rank's own
+held(factor, batches, ...)                      a loader that is left while its first batch is held
 """
 
 from __future__ import annotations

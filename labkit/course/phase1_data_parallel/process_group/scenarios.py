@@ -1,10 +1,8 @@
 """Exercise 01 on a rank, for its checks: each program uses the module as a training script would.
 
-    reads(cases)                    configs from environments
-    comes_and_goes(...)             two groups, one after the other
-    takes_turns(turn, error, ...)   a block under rank_zero_first
-
-Only its source is sent to the ranks, so a program imports what it needs.
+reads(cases)                    configs from environments
+comes_and_goes(...)             two groups, one after the other
+takes_turns(turn, error, ...)   a block under rank_zero_first
 """
 
 from __future__ import annotations

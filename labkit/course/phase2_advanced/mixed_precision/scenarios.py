@@ -1,11 +1,9 @@
 """Exercise 06's scaler and masters on a rank, and its steps on one weight, for its checks.
 
-    history(settings, interval, overflows, ...)       the scale after each step
-    unscaled(scale, gradients, ...)                   gradients over the scale
-    mastered(weights, frozen, gradients, ...)         updates of weights of several dtypes
-    one_weight(weight, batches, ...)                  training of one weight, which can be traced by hand
-
-Only its source is sent to the ranks, so a program imports what it needs.
+history(settings, interval, overflows, ...)       the scale after each step
+unscaled(scale, gradients, ...)                   gradients over the scale
+mastered(weights, frozen, gradients, ...)         updates of weights of several dtypes
+one_weight(weight, batches, ...)                  training of one weight, which can be traced by hand
 """
 
 from __future__ import annotations

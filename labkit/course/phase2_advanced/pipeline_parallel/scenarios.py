@@ -1,10 +1,8 @@
 """Exercise 09's stages and schedules on a rank, for its checks, and the best split of layers.
 
-    split(cases)                        on a rank: the layers of each stage
-    drawn(cases)                        on a rank: schedules as plain rows
-    lowest_cost(costs, num_stages)      cost of the most expensive stage in the best split
-
-Only its source is sent to the ranks, so a program imports what it needs.
+split(cases)                        on a rank: the layers of each stage
+drawn(cases)                        on a rank: schedules as plain rows
+lowest_cost(costs, num_stages)      cost of the most expensive stage in the best split
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Exercise 08's functions on a rank, for its checks, and the results of one process.
 
-    crossing(name, x, gradient, ...)            on a rank: one of the four functions, forward and backward
-    losses(logits, targets, vocab_size, ...)    on a rank: the loss of its logits, and their gradient
-    whole_loss(logits, targets, ...)            one process, with all logits
-
-Only its source is sent to the ranks, so a program imports what it needs.
+crossing(name, x, gradient, ...)            on a rank: one of the four functions, forward and backward
+losses(logits, targets, vocab_size, ...)    on a rank: the loss of its logits, and their gradient
+whole_loss(logits, targets, ...)            one process, with all logits
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Programs on ranks of gradient_compression's checks: a compressor by itself, and means over ranks by one.
-"""
+"""Programs on ranks of gradient_compression's checks: a compressor by itself, and means over ranks by one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Programs on ranks of hierarchical_allreduce's checks: the groups of a rank, and an all-reduce.
-"""
+"""Programs on ranks of hierarchical_allreduce's checks: the groups of a rank, and an all-reduce."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Programs on ranks of local_sgd's checks: averages, and batches that are balanced by speed.
-"""
+"""Programs on ranks of local_sgd's checks: averages, and batches that are balanced by speed."""
 
 from __future__ import annotations
 

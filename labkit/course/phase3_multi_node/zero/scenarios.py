@@ -1,7 +1,4 @@
-"""Programs on ranks of zero's checks, steps of SGD of a model whose gradients are known, and the unit of their traffic.
-
-A check sends the source of what runs on ranks: each function imports what it needs.
-"""
+"""Programs on ranks of zero's checks, steps of SGD of a model whose gradients are known, and the unit of their traffic."""
 
 from __future__ import annotations
 
