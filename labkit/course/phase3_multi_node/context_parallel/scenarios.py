@@ -27,8 +27,7 @@ def attended(
 ) -> list[Tensor]:
     """On a rank: attend to q, k and v, with a gradient also backward; return the result and their gradients.
 
-    mark: called before each pass, and last. pair: called for each number of `flops`. A check sends the source of this
-    function: it imports what it needs.
+    mark: called before each pass, and last. pair: called for each number of `flops`.
     """
     from contextlib import ExitStack
 

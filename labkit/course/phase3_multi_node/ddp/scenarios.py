@@ -1,4 +1,4 @@
-"""Programs on ranks of ddp's checks: passes through layers whose gradients are given, and the calls that save a file."""
+"""Programs on ranks of ddp's checks: passes through layers with given gradients, and the calls that save a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Programs on ranks of expert_parallel's checks, and all experts in one process, which ranks must equal.
-
-A check sends the source of the first three functions: each imports what it needs.
-"""
+"""Programs on ranks of expert_parallel's checks, and all experts in one process, which ranks must equal."""
 
 from __future__ import annotations
 

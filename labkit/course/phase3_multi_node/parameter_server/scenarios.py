@@ -1,4 +1,4 @@
-"""Programs on ranks of parameter_server's checks: servers and workers, and parameters that are divided among servers."""
+"""Programs on ranks of parameter_server's checks: servers, workers, and parameters divided among servers."""
 
 from __future__ import annotations
 

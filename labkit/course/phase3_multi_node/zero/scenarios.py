@@ -1,4 +1,4 @@
-"""Programs on ranks of zero's checks, steps of SGD of a model whose gradients are known, and the unit of their traffic."""
+"""Programs on ranks of zero's checks: SGD of a model whose gradients are known, and the unit of their traffic."""
 
 from __future__ import annotations
 
