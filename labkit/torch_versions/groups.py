@@ -19,6 +19,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.torch_versions.agreed_groups import group_within
+
 GroupMaker = Callable[[str, str, int, int, tuple[int, ...], Any, Any], dist.ProcessGroup]
 """(requested backend, group name, group rank, group size, global ranks, store, timeout) -> the process group."""
 
@@ -118,9 +120,7 @@ def split_groups_of_nccl() -> None:
         mine = next((part for part in split_ranks if dist.get_rank(parent_pg) in part), None)
         if mine is None:
             return None
-        ranks = [members[rank] for rank in sorted(mine)]
-        # ranks that are in no group need not know its name
-        return dist.new_group(ranks, timeout, backend, use_local_synchronization=True, group_desc=group_desc)
+        return group_within(parent_pg, [members[rank] for rank in mine], backend, timeout, group_desc)
 
     replace_function("split_group", split_group)
 

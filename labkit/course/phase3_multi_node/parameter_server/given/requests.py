@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from labkit.torch_versions.agreed_groups import group_within
+
 
 class Kind(IntEnum):
     """Kind of a request."""
@@ -68,7 +70,7 @@ def open_groups(
     With NCCL, also make each pair's connection for payloads, all in the same order: later, ranks would wait for each
     other in a circle.
     """
-    requests: ProcessGroup = dist.new_group([*servers, *workers], backend="gloo", use_local_synchronization=True)
+    requests = group_within(group, [*servers, *workers], "gloo")
     if dist.get_backend(group) == "nccl":
         rank, probe = dist.get_rank(), torch.zeros(1, device=device)
         for server in servers:

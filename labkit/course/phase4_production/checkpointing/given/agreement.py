@@ -11,15 +11,13 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from labkit.course.collective_arguments import group_ranks
+from labkit.torch_versions.agreed_groups import group_within
 from labkit.torch_versions.dispatch import no_modes
 
 
 def own_group(group: ProcessGroup | None, timeout_seconds: float) -> ProcessGroup:
     """Return a new group of the same ranks, on CPUs: a thread can communicate in it while training uses another."""
-    made: ProcessGroup = dist.new_group(
-        group_ranks(group), timedelta(seconds=timeout_seconds), "gloo", use_local_synchronization=True
-    )
-    return made
+    return group_within(group, group_ranks(group), "gloo", timedelta(seconds=timeout_seconds))
 
 
 def exchange(value: Any, group: ProcessGroup) -> list[Any]:
