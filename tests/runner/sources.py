@@ -161,7 +161,7 @@ class Sources:
         if package not in self._lazy:
             self._lazy[package] = {}
             path = self._modules.get(package, "")
-            if path.endswith("__init__.py") and "def __getattr__(" in (text := self.text(path)):
+            if path.endswith("__init__.py") and "= lazy_names(__name__" in (text := self.text(path)):
                 for node in ast.parse(text).body:
                     if _is_for_type_checkers(node):
                         imports = [one for one in ast.walk(node) if isinstance(one, ast.ImportFrom)]

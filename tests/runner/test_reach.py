@@ -22,7 +22,8 @@ FILES = {
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from labkit.lazy import draw as draw
-def __getattr__(name): ...
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {"draw": "labkit.lazy"})
 """,
     "labkit/catalogue.toml": CATALOGUE,
     "labkit/base.py": "",

@@ -192,9 +192,11 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
             other.run(Job(source=WAITS, filename="Cell In[1]"))
         thread = threading.Thread(target=waits)
         thread.start()
-        wait_until(lambda: "labkit" in "".join(one["metadata"]["name"] for one in running(standin)))
+        # a pod of the job before may run on for a moment
+        wait_until(lambda: standin.store.list("jobs"))
         (job,) = standin.store.list("jobs")
         name, template = job["metadata"]["name"], job["spec"]["template"]
+        wait_until(lambda: any(one["metadata"]["name"].startswith(name) for one in running(standin)))
         assert template["metadata"]["labels"]["labkit/user"] == "ada"
         assert template["spec"]["activeDeadlineSeconds"] == 600
         (pod,) = (one for one in pods(standin) if one.startswith(name))
