@@ -31,19 +31,19 @@ def refusal(status: int, body: bytes, namespace: str) -> ApiRefused:
     """An error answer, with advice for a person who works in `namespace`."""
     reason = message(body) or f"HTTP {status}"
     if status == 404:
-        told = f"the cluster knows no such thing: {reason}"
+        text = f"the cluster knows no such thing: {reason}"
     elif status == 401:
-        told = f"the cluster does not know you: {reason}. Log in again, or ask for a new kubeconfig"
+        text = f"the cluster does not know you: {reason}. Log in again, or ask for a new kubeconfig"
     elif status == 403 and "exceeded quota" in reason:
-        told = f"{reason}. Ask for fewer nodes or GPUs, or wait until other runs have ended"
+        text = f"{reason}. Ask for fewer nodes or GPUs, or wait until other runs have ended"
     elif status == 403 and "cannot" in reason:
-        told = (
+        text = (
             f"you may not do that in namespace {namespace!r}: {reason}. Another --namespace? Else show this to whoever "
             "runs the cluster: docs/kubernetes.md has the role that is needed"
         )
     else:
-        told = f"the cluster refuses: {reason}"
-    return ApiRefused(told, status, reason)
+        text = f"the cluster refuses: {reason}"
+    return ApiRefused(text, status, reason)
 
 
 def message(body: bytes) -> str:
