@@ -7,7 +7,14 @@ held(factor, batches, ...)                      a loader that is left while its 
 
 from __future__ import annotations
 
+import itertools
+import json
+import random
+import threading
 from typing import Any
+
+import numpy
+import torch
 
 
 def leg(
@@ -25,9 +32,6 @@ def leg(
 
     steps: how many samples; None: all. taken: how many of them count in the state; None: all.
     """
-    import itertools
-    import json
-
     from labkit.exercises import data_loader
 
     sampler = data_loader.ShardedSampler(size, num_replicas, rank, **options)
@@ -48,11 +52,6 @@ def in_turn(shares: list[list[int]]) -> list[int]:
 
 def disturbed(size: int, num_replicas: int, rank: int, epoch: int = 0, seed: int = 0) -> list[Any]:
     """On a rank: return its samples, where its random state differs from the others', and whether it is unchanged."""
-    import random
-
-    import numpy
-    import torch
-
     from labkit.exercises import data_loader
 
     def draws() -> list[float]:
@@ -78,10 +77,6 @@ def held(factor: int, batches: int, patience: float = 0.0) -> dict[str, Any]:
 
     patience: seconds that the loader waits, before the last batch that may be ready, for the first one to be held.
     """
-    import threading
-
-    import torch
-
     from labkit.exercises import data_loader
 
     holding, enough = threading.Event(), threading.Event()

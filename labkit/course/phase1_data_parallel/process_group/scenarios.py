@@ -7,8 +7,13 @@ takes_turns(turn, error, ...)   a block under rank_zero_first
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 Environment = dict[str, str | None]
 """Environment variables; None removes one."""
@@ -17,8 +22,6 @@ Environment = dict[str, str | None]
 def reads(cases: list[tuple[Environment, dict[str, Any]]]) -> list[list[Any]]:
     """On a rank: return from_env's result for each environment and these options: the fields of the config, rank, world
     size and local rank first, or the error's type and message."""
-    import os
-
     from labkit.exercises import process_group
 
     found: list[Any] = []
@@ -38,9 +41,6 @@ def reads(cases: list[tuple[Environment, dict[str, Any]]]) -> list[list[Any]]:
 def comes_and_goes(cleanups_before: int) -> list[list[Any]]:
     """On a rank: call cleanup so often; then twice join a group, and leave it by two calls of cleanup. Return for each
     group whether it exists, the sum of a one from each rank, and whether it exists after cleanup."""
-    import torch
-    import torch.distributed as dist
-
     from labkit.exercises import process_group
 
     found: list[list[Any]] = []
@@ -59,8 +59,6 @@ def comes_and_goes(cleanups_before: int) -> list[list[Any]]:
 def takes_turns(turn: Callable[[], None], error: str = "", group: Any = None, takes_part: bool = True) -> list[Any]:
     """On a rank: call `turn` in a block under rank_zero_first. Return its start and end in seconds, by this rank's
     clock, and the result of the block: "fine", or the text of the error with which it fails after its turn."""
-    import time
-
     from labkit.exercises import process_group
 
     if not takes_part:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -31,8 +32,6 @@ def history(settings: list[float], interval: int, overflows: list[bool], restore
 def unscaled(scale: float, gradients: list[Any], group: Any = None, mark: Any = None) -> Any:
     """On a rank: divide these gradients by the scale (None: a parameter without gradient); return the result and the
     gradients. `mark` is called before."""
-    import torch
-
     from labkit.exercises import mixed_precision
 
     parameters = []
@@ -59,8 +58,6 @@ def mastered(
 
     optimizer: a class of `torch.optim`. rates: learning rates of equal parts of the weights, a parameter group each.
     """
-    import torch
-
     from labkit.exercises import mixed_precision
 
     model = [torch.nn.Parameter(weight, number != frozen) for number, weight in enumerate(weights)]
@@ -99,8 +96,6 @@ def one_weight(
 
     batches: (samples,) each. scale: 0 for no scaler. factor: factor of the loss, and inverse of the learning rate.
     """
-    import torch
-
     from labkit.exercises import mixed_precision
 
     low = getattr(torch, dtype)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
+from torch import nn
+
 
 def split(cases: list[tuple[list[float], int, list[list[int]] | None]]) -> list[list[list[int]]]:
     """On a rank, for each case: return the layer numbers of each stage. A case is the layers' costs and a number of
     stages; or, in place of costs, the sizes of linear layers, to be balanced by their parameters.
     """
-    from torch import nn
-
     from labkit.exercises import pipeline_parallel
 
     found = []

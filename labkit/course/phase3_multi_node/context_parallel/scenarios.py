@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.clusters import Run
+from labkit.course.flop_work import FlopWork
 from labkit.trace import Kind
 
 
@@ -29,9 +31,6 @@ def attended(
 
     mark: called before each pass, and last. pair: called for each number of `flops`.
     """
-    from contextlib import ExitStack
-
-    from labkit.course.flop_work import FlopWork
     from labkit.exercises import context_parallel
 
     attention = context_parallel.ulysses_attention if ulysses else context_parallel.ring_attention

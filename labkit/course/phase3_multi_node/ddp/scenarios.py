@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
 
 def layers(sizes: list[int], dtypes: list[str], start: float = 0.0) -> Any:
     """Layers whose gradients are given: forward uses those in `order`, and backward goes the other way."""
-    import torch
-    from torch import nn
 
     class Busy(torch.autograd.Function):
         @staticmethod
@@ -71,10 +74,6 @@ def passes(
     multiplies the mean by the first number and adds the second. A pass without an order has a loss that depends on no
     parameter.
     """
-    import contextlib
-
-    import torch.distributed as dist
-
     from labkit.exercises import ddp
 
     model = layers([len(g) for g in gradients], [str(g.dtype).split(".")[1] for g in gradients], start)
@@ -121,9 +120,6 @@ def passes(
 
 def noted_calls(path: str) -> Iterator[list[str]]:
     """On a rank: yield a list of the calls of `os.fsync` for files, and of `os.replace` for this path or for others."""
-    import os
-    import stat
-
     calls: list[str] = []
     replace, fsync = os.replace, os.fsync
 

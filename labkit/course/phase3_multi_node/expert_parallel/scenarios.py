@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from labkit.course.flop_work import FlopWork
+from labkit.course.phase3_multi_node.expert_parallel.given import Routing
 from labkit.course.phase3_multi_node.expert_parallel.given.dense import dense_moe
 
 # What runs on the ranks -----------------------------------------------------------------------------------------------
@@ -17,8 +20,6 @@ def routed(
     x: Tensor, gate: Tensor, top_k: int, factor: float | None = None, gradient: Tensor | None = None
 ) -> dict[str, Any]:
     """On a rank: route tokens, and go backward from the loss, with `gradient` also from the weights, times it."""
-    import torch
-
     from labkit.exercises import expert_parallel
 
     router = expert_parallel.TopKRouter(gate.shape[1], gate.shape[0], top_k, factor).to(gate.dtype)
@@ -43,9 +44,6 @@ def travelled(
     group: Any = None,
 ) -> dict[str, Any]:
     """On a rank: dispatch tokens to given experts. factors: multiply each batch by one, combine, and go backward."""
-    import torch
-
-    from labkit.course.phase3_multi_node.expert_parallel.given import Routing
     from labkit.exercises import expert_parallel
 
     x, weights = x.requires_grad_(), weights.clone().requires_grad_()
@@ -81,11 +79,6 @@ def layered(
 
     mark: called before each pass, and last. row: called for each number of `flops`.
     """
-    from contextlib import ExitStack
-
-    import torch
-
-    from labkit.course.flop_work import FlopWork
     from labkit.exercises import expert_parallel
 
     layer = expert_parallel.ExpertParallelMoE(gate.shape[1], up.shape[2], gate.shape[0], top_k, group, factor)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 
 def groups(ranks_per_node: Any) -> list[list[int] | None]:
     """On a rank: return the members of its two groups; None for no group."""
-    import torch.distributed as dist
-
     from labkit.exercises import hierarchical_allreduce
 
     made = hierarchical_allreduce.build_node_groups(ranks_per_node)

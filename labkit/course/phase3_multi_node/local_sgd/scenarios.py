@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -37,10 +39,6 @@ def recorded(records: list[list[list[float]]], group: Any = None) -> list[list[f
 
 def paced(batches: list[int], sample: Any, mark: Any) -> list[list[int]]:
     """On a rank: compute its samples of each batch, one by one, and balance anew after each; return its slices."""
-    import time
-
-    import torch.distributed as dist
-
     from labkit.exercises import local_sgd
 
     balancer, found = local_sgd.BatchBalancer(), []

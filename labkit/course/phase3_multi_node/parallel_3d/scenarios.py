@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labkit.course.flop_work import FlopWork
+from labkit.course.phase3_multi_node.parallel_3d.given import whole_layer
 from labkit.models.gpt import GPTConfig
 from labkit.models.gpt_layers import gpt_layers, share
 
@@ -29,12 +32,7 @@ def trained(
     mark: called before and after each step. unit: called for each number of `flops`. options: of the trainer. A check
     sends the source of this function, with another one that calls it: it imports what it needs.
     """
-    import contextlib
-
-    from labkit.course.flop_work import FlopWork
-    from labkit.course.phase3_multi_node.parallel_3d.given import whole_layer
     from labkit.exercises import parallel_3d
-    from labkit.models.gpt import GPTConfig
 
     trainer = parallel_3d.Parallel3DTrainer(
         GPTConfig(**sizes), parallel_3d.build_mesh(*dims), make_optimizer, microbatches, seed=seed, **options

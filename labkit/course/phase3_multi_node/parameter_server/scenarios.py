@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
 def pieces_of(sizes: list[int], dtypes: list[str], num_servers: int) -> list[list[list[int]]]:
     """On a rank: return the pieces of parameters with these numbers of elements, for each server."""
-    import torch
-
     from labkit.exercises import parameter_server
 
     parameters = [torch.zeros(size, dtype=getattr(torch, dtype)) for size, dtype in zip(sizes, dtypes, strict=True)]
@@ -34,11 +35,6 @@ def played(
     optimizer: name in `torch.optim`, and arguments. towards: the gradient is the way from the step's tensors to the
     weights; otherwise it is the step's tensors. step: called in each step, unless it is None.
     """
-    from functools import partial
-
-    import torch
-    import torch.distributed as dist
-
     from labkit.exercises import parameter_server
 
     weights = [values.clone().requires_grad_() for values in initial]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from labkit.trace import Event
 
@@ -15,9 +17,6 @@ def stack(sizes: list[int], forward: Any = None, backward: Any = None, tied: boo
     forward, backward: called in each layer's pass. tied: the first and the last layer have one weight, a parameter is
     frozen, and activations are computed again.
     """
-    import torch
-    from torch import nn
-    from torch.utils.checkpoint import checkpoint
 
     class Busy(torch.autograd.Function):
         @staticmethod
@@ -82,8 +81,6 @@ def sgd_steps(
 
     norm: clip to it; 0: do not. mark: called before each step, before and after its backward pass, and after it.
     """
-    import torch
-
     from labkit.exercises import zero
 
     mark = mark or (lambda: None)

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from labkit.course.flop_work import FlopWork
 from labkit.course.phase4_production.checkpointing.given.shards import ShardedState
@@ -294,8 +295,6 @@ def tested(
     options: dict[str, Any], weights: list[Tensor], images: Tensor, labels: Tensor, batch_size: int
 ) -> list[float]:
     """On a rank: return the sums that `count_hits` returns for these test images."""
-    from torch.utils.data import TensorDataset
-
     from labkit.exercises import image_classification
 
     trainer, _, _ = trainer_of(image_classification, options, weights, "plain", None)
@@ -308,8 +307,6 @@ def tested(
 
 def rates(batch_size: int, epochs: int, warmup_epochs: float, size: int, peak: float) -> list[float]:
     """On a rank: return the learning rate of each step of a training, and of the one after it."""
-    from torch.utils.data import TensorDataset
-
     from labkit.exercises import image_classification
 
     weights = [torch.zeros(shape, dtype=torch.float64) for shape in shapes()]
@@ -329,8 +326,6 @@ def fitted(
     plan: `epochs`, `batch_size`, `seed`, `kind`; `due`: steps after which a checkpoint is due; `stops`: the step within
     which this launch fails, 0 never; `saved`: that of an earlier launch, to resume from, or None.
     """
-    from torch.utils.data import TensorDataset
-
     from labkit.exercises import image_classification
 
     class Stop(Exception):

@@ -23,12 +23,14 @@ from torch import Tensor, nn
 from labkit.course.phase4_production.checkpointing.given.errors import CheckpointError
 from labkit.course.phase4_production.llm_13b.given import (
     MasterAdamW,
+    Report,
     TrainingPlan,
     held_out_loss,
     tokens_of_step,
     windows,
 )
 from labkit.hardware import Topology, topology
+from labkit.models.gpt_layers import gpt_layers, share
 from labkit.predict import Plan, Transformer
 
 VOCAB = 256
@@ -205,8 +207,6 @@ def trained(
 
 def loop(llm_13b: Any, plan: TrainingPlan) -> Any:
     """Train by `build` and `MeshCheckpointer` alone, as `train` does."""
-    from labkit.course.phase4_production.llm_13b.given import Report
-
     trainer, report = llm_13b.build(plan), Report()
     place, size = trainer.mesh.coordinates().dp, trainer.mesh.sizes.dp
     checkpoints = llm_13b.MeshCheckpointer(plan.checkpoint_dir, trainer) if plan.checkpoint_dir else None
@@ -229,8 +229,6 @@ def _unique(model: nn.Module) -> list[Tensor]:
 
 def one_process(sizes: Sequence[int], layout: dict[str, Any], steps: int, **options: Any) -> dict[str, Any]:
     """Return losses of all steps, and the weights at the end, of one process with the whole batch."""
-    from labkit.models.gpt_layers import gpt_layers, share
-
     plan = plan_of(sizes, layout, steps, **options)
     layers = [one.make() for one in gpt_layers(plan.config, plan.seed)]
     share(layers)
@@ -250,8 +248,6 @@ def one_process(sizes: Sequence[int], layout: dict[str, Any], steps: int, **opti
 
 def loss_of(sizes: Sequence[int], weights: Sequence[Tensor], count: int) -> float:
     """Return the loss on held-out text of a model with these weights."""
-    from labkit.models.gpt_layers import gpt_layers, share
-
     layers = [one.make() for one in gpt_layers(plan_of(sizes, {"batch": 1}, 1).config)]
     share(layers)
     model = nn.Sequential(*layers)
