@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import socket
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autograder.classroom.gpus import rules
-from autograder.classroom.gpus.jobs import Job
+from autograder.classroom.gpus.jobs import Job, SchedulerFailed
 from autograder.classroom.gpus.ledger import DAY_SECONDS, Ledger
 from autograder.classroom.gpus.slurm_jobs import duration, gpus_in, parse
+from autograder.classroom.gpus.watch import Watch
 from autograder.classroom.site import Gpus
 from labkit.clusters import gpu_ledger, kinds
 
@@ -73,6 +75,62 @@ def test_a_job_over_midnight_is_charged_to_both_days(tmp_path: Path) -> None:
     ledger.record([], {}, MIDNIGHT + 500)
     ledger.record([], {}, MIDNIGHT + DAY_SECONDS)
     assert ledger.used(MIDNIGHT + 500) == {"ada": 60} and ledger.used(MIDNIGHT + DAY_SECONDS) == {}
+
+
+def test_a_job_that_is_ending_is_charged_until_its_nodes_are_free(tmp_path: Path) -> None:
+    """Its processes ignore SIGTERM: Slurm's end is when it was cancelled, and `KillWait` later its nodes are free."""
+    ledger, gpus = Ledger(tmp_path / "gpus.sqlite"), {("1", RUNNING.start): 2}
+    ledger.record([RUNNING], gpus, MIDNIGHT + 104)
+    ending = replace(RUNNING, state="COMPLETING", end=MIDNIGHT + 103)
+    for now in (MIDNIGHT + 109, MIDNIGHT + 129):
+        ledger.record([ending], gpus, now)
+        assert ledger.used(now) == {"ada": 2 * (now - RUNNING.start)}
+    ledger.record([replace(ending, state="CANCELLED")], gpus, MIDNIGHT + 134)
+    ledger.record([], {}, MIDNIGHT + 500)
+    assert ledger.used(MIDNIGHT + 500) == {"ada": 2 * 29}
+    # nothing can be asked of it any more
+    assert rules.actions([ending], gpus, {"ada": 5000}, LIMITS, MIDNIGHT + 129) == []
+
+
+class _Slurm:
+    """Slurm with one job. Each answer to how many GPUs it has is said once, the last one for ever; None: none."""
+
+    def __init__(self, job: Job, *answers: int | None) -> None:
+        self.job, self._answers = job, list(answers)
+
+    def jobs_of(self, _: Collection[str]) -> list[Job]:
+        return [self.job]
+
+    def allocated_gpus(self, _: str) -> int:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is None:
+            raise SchedulerFailed("scontrol: timed out")
+        return answer
+
+    def cancel(self, _: str) -> None:
+        raise AssertionError("not to be cancelled")
+
+    def shorten(self, _: str, minutes: int) -> None:
+        raise AssertionError("not to be shortened")
+
+
+@pytest.mark.parametrize("answers", [(8,), (None, 8), (8, 0)])
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+def test_what_slurm_has_given_counts_and_not_what_was_asked(
+    tmp_path: Path, state: str, answers: tuple[int | None, ...]
+) -> None:
+    """Also if Slurm did not answer at the first look, and for a job that was over then: `--exclusive` without gres."""
+    job = replace(RUNNING, state=state, start=MIDNIGHT + 100, end=MIDNIGHT + 110, asked_gpus=0, tasks=1)
+    now = MIDNIGHT + 110
+    watch = Watch(
+        _Slurm(job, *answers),
+        Ledger(tmp_path / "gpus.sqlite"),
+        Gpus(seconds_per_day=10_000, most_ranks=8, longest_minutes=10),
+        ["ada"],
+    )
+    for _ in range(2):
+        watch.look_at(now)
+    assert watch.ledger.used(now) == {"ada": 80}
 
 
 @pytest.mark.parametrize(

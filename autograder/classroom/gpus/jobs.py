@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD")
-_HOLDING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
+_ENDING = "COMPLETING"
+_HOLDING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", _ENDING)
 
 
 class SchedulerFailed(Exception):
@@ -25,7 +26,7 @@ class Job:
     start: int
     """Start time; 0: not started. For a waiting job, the expected start."""
     end: int
-    """Time at which it ended, or at which its time limit ends."""
+    """Time at which it ended or began to end, or at which its time limit ends."""
     limit_seconds: float
     """Time limit in seconds; infinite if it has none."""
     tasks: int
@@ -42,6 +43,11 @@ class Job:
         return self.state in _HOLDING
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it was ended, but its processes still hold nodes: they ignore SIGTERM, for example."""
+        return self.state == _ENDING
+
+    @property
     def has_run(self) -> bool:
         """Whether it holds nodes, or held some and has ended."""
         return self.start > 0 and not self.waits
@@ -54,7 +60,7 @@ class Scheduler(Protocol):
         """Return all jobs of these users, also those that have just ended; waiting jobs in queue order."""
 
     def allocated_gpus(self, job_id: str, /) -> int:
-        """Return how many GPUs a job holds."""
+        """Return how many GPUs a job holds, or held, if it has ended lately."""
 
     def cancel(self, job_id: str, /) -> None:
         """End a job."""

@@ -59,37 +59,30 @@ class Ledger:
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=30)
 
-    def known_gpus(self, now: float) -> dict[tuple[str, int], int]:
-        """Return the GPUs of jobs that were seen in the last day, by job and start; 0 is known, too."""
-        with closing(self._open()) as database:
-            rows = database.execute("SELECT job, start, gpus FROM uses WHERE until > ?", (now - DAY_SECONDS,))
-            return {(job, start): gpus for job, start, gpus in rows}
-
     def record(self, jobs: Iterable[Job], gpus: Mapping[tuple[str, int], int], now: float) -> None:
         """Write the intervals of all jobs that have or had nodes.
 
-        gpus: GPUs of these jobs, by job and start. A job that the scheduler has forgotten since the last look ends
-        where it was seen last.
+        gpus: GPUs of these jobs, by job and start; a larger number than before holds for the whole interval. A job that
+        the scheduler has forgotten since the last look ends where it was seen last.
         """
         with closing(self._open()) as database, database:
             seen = set()
             for job in jobs:
                 if not job.has_run:
                     continue
-                key = (job.id, job.start)
-                if job.holds:
-                    seen.add(key)
-                until = int(now) if job.holds else job.end
-                if key in gpus:
+                count, runs = gpus[job.id, job.start], job.holds and not job.is_ending
+                _write(database, job, job.start, int(now) if runs else job.end, count)
+                if runs:
+                    seen.add((job.id, job.start))
+                else:
                     database.execute(
-                        "INSERT INTO uses VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (job, start) DO UPDATE "
-                        "SET until = max(until, excluded.until)",
-                        (*key, job.user, gpus[key], max(until, job.start)),
+                        "UPDATE uses SET until = ?, ended = 1 WHERE job = ? AND start = ? AND NOT ended",
+                        (job.end, job.id, job.start),
                     )
-                if not job.holds:
-                    database.execute(
-                        "UPDATE uses SET until = ?, ended = 1 WHERE job = ? AND start = ? AND NOT ended", (until, *key)
-                    )
+                if job.is_ending:
+                    # the scheduler's end is when it began to end; from then until its nodes are free is a second use
+                    _write(database, job, job.end, int(now), count)
+                    seen.add((job.id, job.end))
             for key in database.execute("SELECT job, start FROM uses WHERE NOT ended").fetchall():
                 if key not in seen:
                     database.execute("UPDATE uses SET ended = 1 WHERE job = ? AND start = ?", key)
@@ -119,3 +112,12 @@ class Ledger:
                 (user, now - DAY_SECONDS),
             )
             return [Notice(*row) for row in rows]
+
+
+def _write(database: sqlite3.Connection, job: Job, start: int, until: int, gpus: int) -> None:
+    """Write an interval of a job, or lengthen it."""
+    database.execute(
+        "INSERT INTO uses VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (job, start) DO UPDATE "
+        "SET until = max(until, excluded.until), gpus = max(gpus, excluded.gpus)",
+        (job.id, start, job.user, gpus, max(until, start)),
+    )

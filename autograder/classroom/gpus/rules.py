@@ -38,7 +38,11 @@ def actions(
 
     gpus: GPUs of jobs that hold nodes, by job and start. used: GPU-seconds of each learner today.
     """
-    having = {job: gpus.get((job.id, job.start), 0) if job.holds else 0 for job in jobs if job.holds or job.waits}
+    having = {
+        job: gpus.get((job.id, job.start), 0) if job.holds else 0
+        for job in jobs
+        if (job.holds or job.waits) and not job.is_ending
+    }
     together: dict[str, int] = {}
     for job, count in having.items():
         together[job.user] = together.get(job.user, 0) + count

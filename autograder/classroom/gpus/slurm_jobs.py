@@ -39,12 +39,12 @@ def jobs_of(users: Collection[str]) -> list[Job]:
 
 
 def allocated_gpus(job_id: str) -> int:
-    """Return how many GPUs Slurm has given to a job. Raises `SlurmFailed`."""
+    """Return how many GPUs Slurm has given to a job that has not ended long ago. Raises `SlurmFailed`."""
     return gpus_in(_ask("scontrol", "show", "job", "--details", job_id))
 
 
 def gpus_in(details: str) -> int:
-    """Return the number of GPUs in scontrol's details of one job that holds nodes.
+    """Return the number of GPUs in scontrol's details of one job that holds or has held nodes.
 
     A job's name can look like the line with the number. The highest counts, so that this never lowers it.
     """

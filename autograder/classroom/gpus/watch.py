@@ -36,6 +36,8 @@ class Watch:
     """Jobs with GPUs that wait or hold nodes, with their number of GPUs."""
     problem: str = ""
     """Why the last look has failed; empty if it has not."""
+    _allocated: dict[tuple[str, int], int] = field(default_factory=dict)
+    """What the scheduler has said that it gave to the jobs of the last look, by job and start."""
     _looks: threading.Lock = field(default_factory=threading.Lock)
     _threads: ThreadPoolExecutor = field(default_factory=ThreadPoolExecutor)
 
@@ -46,15 +48,14 @@ class Watch:
     def look(self) -> None:
         """Look once. A look that fails changes nothing, and the next one makes up for it."""
         with self._looks:
-            self._look(time.time())
+            self.look_at(time.time())
 
-    def _look(self, now: float) -> None:
+    def look_at(self, now: float) -> None:
+        """Look once at that time, Unix seconds; for one thread alone."""
         try:
             jobs = self.scheduler.jobs_of({*self.learners, *self.others})
-            gpus = self.ledger.known_gpus(now)
-            for job in jobs:
-                if job.has_run and (job.id, job.start) not in gpus:
-                    gpus[job.id, job.start] = self._gpus_of(job)
+            gpus = {(job.id, job.start): self._gpus_of(job) for job in jobs if job.has_run}
+            self._allocated = {key: count for key, count in self._allocated.items() if key in gpus}
             self.ledger.record(jobs, gpus, now)
             used = self.ledger.used(now)
             limited = [job for job in jobs if job.user in self.learners]
@@ -73,12 +74,15 @@ class Watch:
         self.jobs = [(job, count) for job, count in active if count]
 
     def _gpus_of(self, job: Job) -> int:
-        if not job.holds:  # it has ended between two looks
-            return job.asked_gpus
-        try:
-            return max(self.scheduler.allocated_gpus(job.id), job.asked_gpus)
-        except SchedulerFailed:  # the next look will see whether it has ended
-            return job.asked_gpus
+        """Return what the scheduler gave to a job, also to one that ended between two looks: with `--exclusive`, for
+        example, a job has GPUs that it did not request. What it requested counts until the scheduler has answered."""
+        key = (job.id, job.start)
+        if key not in self._allocated:
+            try:
+                self._allocated[key] = self.scheduler.allocated_gpus(job.id)
+            except SchedulerFailed:  # the next look asks again
+                return job.asked_gpus
+        return max(self._allocated[key], job.asked_gpus)
 
     def _do(self, action: rules.Action, now: float) -> str:
         """Cancel or shorten a job; return what went wrong. One job must not keep the rules from the others.

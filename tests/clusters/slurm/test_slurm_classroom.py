@@ -6,9 +6,11 @@ import datetime
 import os
 import pwd
 import re
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -246,6 +248,48 @@ def test_jobs_are_charged_by_slurm_s_records_and_ended_by_the_limits(rig: SlurmR
     used = sum(watch.ledger.used(day).get(USER, 0) for day in days)
     assert used == sum(job.asked_gpus * (job.end - job.start) for job in ended)
     rig.clear()
+
+
+def test_gpus_are_charged_as_given_and_until_they_are_free(rig: SlurmRig, tmp_path: Path) -> None:
+    """A job that ignores SIGTERM has its GPUs for `KillWait` longer; one with --exclusive has all of its node."""
+
+    def submit(script: str, *options: str) -> str:
+        return rig.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", script, *options)
+
+    def state(job: str) -> str:
+        watch.look()
+        assert not watch.problem, watch.problem
+        return next(each.state for each in slurm_jobs.jobs_of([USER]) if each.id == job)
+
+    def used() -> int:
+        with closing(sqlite3.connect(path)) as database:
+            ((total,),) = database.execute("SELECT coalesce(sum(gpus * (until - start)), 0) FROM uses").fetchall()
+        return int(total)
+
+    path, began = tmp_path / "gpus.sqlite", tmp_path / "began"
+    watch = Watch(slurm_jobs, Ledger(path), Gpus(seconds_per_day=3600, longest_minutes=30, most_ranks=8), [USER])
+    stubborn = submit(f"trap '' TERM; touch {began}; while true; do sleep 1; done", "--gpus-per-node=2")
+    wait_until(lambda: began.exists() and state(stubborn) == "RUNNING")
+    rig.ask("scancel", stubborn)
+    completing: list[int] = []
+
+    def has_ended() -> bool:
+        now, is_now = int(datetime.datetime.now(datetime.UTC).timestamp()), state(stubborn)
+        if is_now == "COMPLETING":
+            completing.append(now)
+        return is_now == "CANCELLED"
+
+    wait_until(has_ended)
+    (job,) = [each for each in slurm_jobs.jobs_of([USER]) if each.id == stubborn]
+    assert completing and used() >= 2 * (completing[-1] - job.start) > 2 * (job.end - job.start)
+    before = used()
+    alone = submit("sleep 2", "--exclusive")
+    # it is over before the ledger first looks
+    wait_until(lambda: not rig.jobs())
+    watch.look()
+    (job,) = [each for each in slurm_jobs.jobs_of([USER]) if each.id == alone]
+    assert job.asked_gpus == 0 and job.end > job.start
+    assert used() - before == 2 * (job.end - job.start)
 
 
 def test_a_cell_that_waits_shows_its_place_and_what_the_ledger_says(
