@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from pathlib import Path
 
 from autograder.sandbox import Sandbox
@@ -16,20 +17,35 @@ LEAST_SEED = 1_000_000_000
 """Smallest seed accepted: an entry can try a thousand seeds a second, and compare their instances with its own."""
 
 
-def judged(name: str, source: str, entry: str, seed: int | None, sandbox: Sandbox) -> list[Outcome]:
+LONGEST_SECONDS = 1200.0
+"""Time for all instances of an entry by this machine's clock. Limits of the sandbox leave out what other programs use,
+and an entry can keep those busy, such as the judge by what it prints."""
+
+
+def judged(
+    name: str, source: str, entry: str, seed: int | None, sandbox: Sandbox, longest_seconds: float = LONGEST_SECONDS
+) -> list[Outcome]:
     """Score the text of an entry in a sandbox of its own, on fresh ranks for each instance.
 
-    seed: None for the published instances. Raises ValueError for an unknown challenge, `CannotJudge` if there is no
-    sandbox.
+    seed: None for the published instances. longest_seconds: for all of them, by this machine's clock. Raises ValueError
+    for an unknown challenge, `CannotJudge` if there is no sandbox.
     """
     race = find(name).load()
     ranks = SubmissionSandbox(sandbox)
     ranks.keeps_ranks = False
+    why = (
+        f"judging it took longer than {longest_seconds:g} s by the clock. "
+        "If it neither prints much nor waits, the machine was busy: send it again"
+    )
+    limit = threading.Timer(longest_seconds, ranks.end, [why])
+    limit.daemon = True
+    limit.start()
     try:
         return list(race.measure(source, entry, lambda text: None, seed, ranks.virtual))
     except CheckFailed as ended:  # the entry has made the whole sandbox end
         return [Outcome("the sandbox has ended", math.nan, str(ended))]
     finally:
+        limit.cancel()
         ranks.close()
 
 

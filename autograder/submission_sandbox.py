@@ -36,6 +36,8 @@ class SubmissionSandbox:
         self._pool: RankPool | None = None
         self._given: set[tuple[int, int]] = set()
         """Tensors already passed to the reusable ranks."""
+        self._over = ""
+        """Why no other sandbox is opened."""
         self.keeps_ranks = True
         """Whether virtual ranks are reused from one call of a check to the next."""
 
@@ -46,6 +48,12 @@ class SubmissionSandbox:
             self._instance.close()
             self._seconds += self._instance.seconds()
             self._instance, self._memory_kills = None, 0
+
+    def end(self, why: str) -> None:
+        """End what runs now, as the sandbox's limits do, and all that would follow. Any thread may call this."""
+        self._over = why
+        if (instance := self._instance) is not None:
+            instance.end(why)
 
     def seconds(self) -> float:
         """Return the seconds spent in sandboxes, as if no other program had used the submission's cores."""
@@ -129,6 +137,8 @@ class SubmissionSandbox:
                 self._instance = self._sandbox.open()
             except SandboxUnavailable as problem:
                 raise CannotJudge(str(problem)) from None
+        if self._over:
+            self._instance.end(self._over)
         return self._instance
 
 

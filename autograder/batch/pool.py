@@ -62,7 +62,7 @@ class _Worker:
 class Pool:
     """Up to `count` workers for a course. Use it in a `with` statement, which ends all of them on exit.
 
-    options: overrides of nbgrader_config.py, plain data. forkserver: a forkserver that has been started already.
+    options: overrides of nbgrader_config.py, plain data. forkserver: starts the workers; its owner closes it.
     unmeasurable: what this machine cannot measure, if already known. clock: seconds, to which `STUCK` applies.
     """
 
@@ -71,7 +71,7 @@ class Pool:
         course: Path,
         options: Mapping[str, Any],
         count: int,
-        forkserver: WorkerForkServer | None = None,
+        forkserver: WorkerForkServer,
         unmeasurable: Reasons | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,8 +81,12 @@ class Pool:
         self._course = {"course": str(course), "options": options, "unmeasurable": known}
         self._count = count
         self._clock = clock
-        self._forkserver = forkserver or WorkerForkServer()  # it imports while the caller does
+        self._forkserver = forkserver
         self._workers: list[_Worker] = []
+        self._waiting: deque[GradingTask] = deque()
+        self._again: set[GradingTask] = set()
+        """Work that is judged even if it has a verdict."""
+        self._failed: dict[GradingTask, int] = {}
         self._fruitless: set[int] = set()
         """Numbers of the starts of the forkserver that ended before any of their workers had an outcome."""
 
@@ -90,31 +94,60 @@ class Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(kind is not None)
+
+    def close(self, at_once: bool = False) -> None:
+        """End all workers. at_once: kill those, too, that have nothing to do."""
         for worker in self._workers:
-            if worker.at_hand or kind is not None:
+            if worker.at_hand or at_once:
                 worker.process.kill()
             worker.connection.close()
         self._workers.clear()
-        self._forkserver.close()
 
     def run(self, todo: Iterable[GradingTask], again: bool = False) -> Iterator[Outcome]:
-        """Yield outcomes as they arrive. A worker that dies is replaced and its work retried once.
+        """Yield the outcomes of this work as they arrive. See `add` and `arrived`."""
+        self.add(todo, again)
+        while self.is_busy:
+            yield from self.arrived()
 
-        again: also judge work that has a verdict. Raises `PoolFailed`.
+    def add(self, todo: Iterable[GradingTask], again: bool = False) -> None:
+        """Add work. again: judge it even if it has a verdict."""
+        new = list(todo)
+        self._waiting.extend(new)
+        if again:
+            self._again.update(new)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is work without an outcome."""
+        return bool(self._waiting) or any(worker.at_hand for worker in self._workers)
+
+    def arrived(self, seconds: float = 5.0) -> list[Outcome]:
+        """Return outcomes that have arrived; wait for so long at most. It may be none.
+
+        A worker that dies is replaced and its work retried once. Raises `PoolFailed`.
         """
-        waiting = deque(todo)
-        failed: dict[GradingTask, int] = {}
-        while waiting or any(worker.at_hand for worker in self._workers):
-            self._hand_out(waiting, again)
-            for outcome in self._listen(waiting):
-                if outcome.error:
-                    failed[outcome.work] = failed.get(outcome.work, 0) + 1
-                    if failed[outcome.work] < ATTEMPTS and not outcome.hopeless:
-                        waiting.append(outcome.work)
-                        continue
-                yield replace(outcome, attempts=failed.get(outcome.work, 0) + (not outcome.error))
+        self._hand_out()
+        settled = []
+        for outcome in self._listen(seconds):
+            work, failures = outcome.work, self._failed.get(outcome.work, 0)
+            if outcome.error and failures + 1 < ATTEMPTS and not outcome.hopeless:
+                self._failed[work] = failures + 1
+                self._waiting.append(work)
+                continue
+            self._failed.pop(work, None)
+            self._again.discard(work)
+            settled.append(replace(outcome, attempts=failures + 1))
+        return settled
 
-    def _hand_out(self, waiting: deque[GradingTask], again: bool) -> None:
+    def dismiss(self) -> None:
+        """End the workers that have nothing to do; new ones are started when there is work."""
+        for worker in [worker for worker in self._workers if not worker.at_hand]:
+            worker.connection.close()
+            self._workers.remove(worker)
+
+    def _hand_out(self) -> None:
+        waiting = self._waiting
         idle = [worker for worker in self._workers if not worker.at_hand]
         while len(self._workers) < self._count and len(waiting) > len(idle):
             idle.append(self._hire())
@@ -122,30 +155,30 @@ class Pool:
         for worker in idle:
             if waiting:
                 worker.since = self._clock()
-                self._give(worker, waiting.popleft(), again)
+                self._give(worker, waiting.popleft())
         for worker in ahead:
             if len(waiting) > self._count:  # towards the end, the first free worker takes the next
-                self._give(worker, waiting.popleft(), again)
+                self._give(worker, waiting.popleft())
 
-    def _give(self, worker: _Worker, work: GradingTask, again: bool) -> None:
-        task = {"work": [work.student, work.assignment, work.notebook], "again": again}
+    def _give(self, worker: _Worker, work: GradingTask) -> None:
+        task = {"work": [work.student, work.assignment, work.notebook], "again": work in self._again}
         worker.at_hand.append(work)
         with contextlib.suppress(OSError):  # it has died, as the forkserver will report
             worker.connection.sendall(lines.encode(task).encode())
 
-    def _listen(self, waiting: deque[GradingTask]) -> list[Outcome]:
-        """Wait for an event; return the outcomes."""
+    def _listen(self, seconds: float) -> list[Outcome]:
+        """Wait for an event, for so long at most; return the outcomes."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 selector.register(worker.connection, selectors.EVENT_READ, worker)
                 selector.register(worker.process, selectors.EVENT_READ)
-            ready = [key.data for key, _ in selector.select(timeout=5.0) if key.data is not None]
+            ready = [key.data for key, _ in selector.select(timeout=seconds) if key.data is not None]
         outcomes = []
         for worker in ready:
             outcomes += self._read(worker)
         for worker in list(self._workers):
             if worker.process.poll() is not None:
-                outcomes += self._bury(worker, waiting)
+                outcomes += self._bury(worker)
             elif worker.at_hand and self._clock() - worker.since > STUCK:
                 worker.process.kill()
         return outcomes
@@ -166,7 +199,7 @@ class Pool:
             outcomes.append(_outcome(worker.at_hand.popleft(), message))
         return outcomes
 
-    def _bury(self, worker: _Worker, waiting: deque[GradingTask]) -> list[Outcome]:
+    def _bury(self, worker: _Worker) -> list[Outcome]:
         """Handle the end of a worker. Raises `PoolFailed` if two forkservers have ended for nothing."""
         self._workers.remove(worker)
         outcomes = self._read(worker)  # outcomes sent before it ended
@@ -175,7 +208,7 @@ class Pool:
             how = "all workers ended at once" if worker.process.lost else _how(worker.process.wait())
             reason = f"The worker that judged it ended: {how}. {self._forkserver.last_words()}".strip()
             outcomes.append(Outcome(worker.at_hand.popleft(), error=reason))
-        waiting.extendleft(reversed(worker.at_hand))
+        self._waiting.extendleft(reversed(worker.at_hand))
         if worker.process.lost:
             self._has_failed()
         return outcomes

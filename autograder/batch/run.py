@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import nbformat
@@ -103,7 +104,10 @@ def grade(
         count = min(workers or default_workers(), len(todo))
         needs = any(check.needs for rubric in rubrics for check in rubric.checks)
         reasons = unmeasurable(sandbox) if needs else None
-        with Pool(course.folder, course.options, count, forkserver, reasons) as pool:
+        with (
+            closing(forkserver or WorkerForkServer()) as server,
+            Pool(course.folder, course.options, count, server, reasons) as pool,
+        ):
             writer = _Writer(course, assignment, verdicts, todo)
             lines = []
             for outcome in pool.run(todo, again):

@@ -28,7 +28,6 @@ from autograder.classroom.site import Site
 from autograder.intake.folder import is_odd
 from autograder.intake.keeping import write_json
 from autograder.intake.stamps import told_time
-from labkit.linux.files import replace_text
 
 _LISTED = 10_000
 """Maximum names in one learner's folder that are read: a learner may make any number of folders."""
@@ -125,7 +124,7 @@ class GradingQueue:
         return GradingQueue(self._inbound, self._records, assignments, self._tries, self._shared)
 
     def waiting(self, today: str) -> list[Submission]:
-        """Return the submissions to judge, in order: the one being judged, then one of each learner in turn.
+        """Return the submissions to judge, in order: those being judged, then one of each learner in turn.
 
         today: the day in UTC, ISO 8601. Of several submissions of a learner for one assignment only the newest is
         judged. Learners without a try left today are left out. A submission on which the service has ended several
@@ -144,10 +143,11 @@ class GradingQueue:
         last = {record.learner: record.finished for record in done}  # oldest first, so the latest stays
         served = sorted(last, key=lambda name: last[name])
         ordered = in_turn(ready, [*(name for name in served if name not in self._behind), *self._behind])
-        now, begun = self._now.read_text() if self._now.exists() else "", self._begun()
+        begun = self._begun()
 
         def late(submission: Submission) -> tuple[bool, bool]:
-            return begun.get(submission.path.name, 0) >= _INTERRUPTED, submission.path.name != now
+            times = begun.get(submission.path.name, 0)
+            return times >= _INTERRUPTED, not times
 
         return sorted(ordered, key=late)  # a stable sort
 
@@ -195,7 +195,6 @@ class GradingQueue:
         self._records.mkdir(parents=True, exist_ok=True)
         name, begun = submission.path.name, self._begun()
         write_json(self._records / "begun.json", {**begun, name: begun.get(name, 0) + 1})
-        replace_text(self._now, name)
 
     def finish(self, submission: Submission, record: Done) -> None:
         """Record that a submission is done. The record appears whole, or not at all."""
@@ -209,10 +208,6 @@ class GradingQueue:
         """Record that a submission could not be judged just now. All other learners take their turn before its own."""
         self._forget_begun(submission)
         self._behind = [*(name for name in self._behind if name != submission.learner), submission.learner]
-
-    @property
-    def _now(self) -> Path:
-        return self._records / "now"
 
     def _begun(self) -> dict[str, int]:
         """Return how often a judgement of each submission has begun, of those that have neither ended nor failed."""

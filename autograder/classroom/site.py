@@ -243,9 +243,11 @@ class Servers(_Table):
 
 
 class Grading(_Table):
-    """Assignments that are graded as they are submitted, tries in a day (UTC), what counts and what is shown."""
+    """Assignments that are graded as they are submitted, on how many cores, tries in a day (UTC), what counts and what
+    is shown."""
 
     on_submit: list[str] = []
+    workers: Annotated[int, Field(ge=1)] = 1
     tries_per_day: Annotated[int, Field(ge=1)] = 5
     counts: Literal["last", "best"] = "last"
     feedback: Literal["details", "titles", "marks"] = "details"

@@ -75,6 +75,14 @@ class SandboxInstance:
                     for started in self._started.values():
                         started.kill()
 
+    def end(self, why: str) -> None:
+        """End it as its limits do; any thread may call this."""
+        with self._lock:
+            if not self.ended:
+                self.ended = why
+                for started in self._started.values():
+                    started.kill()
+
     def _is_running(self) -> bool:
         return any(started.poll() is None for started in self._started.values())
 

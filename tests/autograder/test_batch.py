@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import nbformat
@@ -213,7 +214,10 @@ def test_a_worker_without_an_outcome_for_half_an_hour_is_ended(course_with_held:
 
     begin()
     forkserver = WorkerForkServer(forked=True)
-    with Pool(course_with_held.folder, course_with_held.options, 1, forkserver, clock=clock) as pool:
+    with (
+        closing(forkserver),
+        Pool(course_with_held.folder, course_with_held.options, 1, forkserver, clock=clock) as pool,
+    ):
         [outcome] = pool.run([GradingTask("held", PHASE, NOTEBOOK)])
     assert "killed" in outcome.error and outcome.attempts == ATTEMPTS
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from waiting import wait_until
 from autograder.classroom import configured, demo
 from autograder.classroom import site as sites
 from autograder.classroom.challenges.entries import assignment_of
+from autograder.classroom.challenges.grader import EntryGrader
 from autograder.classroom.challenges.leaderboard import Leaderboard
 from autograder.classroom.folders import Folders
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission, in_turn
@@ -268,7 +270,7 @@ def graded(classroom: Classroom, folders: Folders, until: str = "", more: int = 
 
 
 def test_a_submission_on_which_the_grader_fails_is_tried_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     second_exercise.add_to(tmp_path)
@@ -279,12 +281,51 @@ def test_a_submission_on_which_the_grader_fails_is_tried_again_later(
     site = sites.Site(grading=sites.Grading(on_submit=[PHASE]))
     clock = ManualClock()
     service = GradingService(configured.Classroom(site, folders, ["ada"]), clock)
+    request.addfinalizer(service.close)
     arrive(folders.in_exchange("inbound"), "ada", 1)  # of an assignment that is not released
     assert service.step(), "there is one"
     clock.advance(29)
     assert not service.step(), "it failed less than half a minute ago"
     clock.advance(2)
     assert service.step()
+
+
+@pytest.mark.slow
+def test_submissions_are_judged_side_by_side_and_wait_for_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    classroom = small_classroom(tmp_path)
+    folders = Folders(classroom.folder, tmp_path / "running", "small-course")
+    folders.running.mkdir()
+    folders.prepare()
+    demo.fill(Console(file=open(os.devnull, "w")), folders, ["ada", "grace"])  # noqa: SIM115
+    entry = arrive(folders.in_exchange("inbound"), "grace", 1, assignment_of("goodput"))
+    may_end = threading.Event()
+
+    def grade(_: EntryGrader, one: Submission) -> Done:
+        may_end.wait()
+        return Done(one.learner, one.assignment, one.path.name, "2026-12-01T10:00:00+00:00", judged=True)
+
+    monkeypatch.setattr(EntryGrader, "grade", grade)
+    course, challenges = sites.Grading(on_submit=[PHASE], workers=2), sites.Challenges(open=["goodput"])
+    service = GradingService(
+        configured.Classroom(sites.Site(grading=course, challenges=challenges), folders, ["ada", "grace"])
+    )
+    try:
+        assert service.step(0)
+        begun = json.loads((folders.graded / "begun.json").read_text())
+        assert len(begun) == 3 and entry.name in begun
+        wait_until(lambda: service.step() and len(service.queue.done()) == 2)
+        assert {record.assignment for record in service.queue.done()} == {PHASE}
+        marks = Course(folders.course).marks(PHASE)
+        assert {mark.student: mark.score for mark in marks} == {"ada": 3, "grace": 2}
+        may_end.set()
+        wait_until(lambda: service.step() and len(service.queue.done()) == 3)
+        assert service.queue.waiting(f"{datetime.now(UTC).date()}") == []
+    finally:
+        may_end.set()
+        service.close()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,11 @@ def test_a_plan_is_made_in_the_sandbox_and_only_its_data_counts_outside() -> Non
         ranks.close()
     (outside,) = step_13b.measure(source, "mine", trainings=[small])
     assert not found.fault and found.value == outside.value > small.lower_bound()
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_an_entry_that_keeps_the_judge_busy_is_ended_by_the_clock(seconds: float) -> None:
+    """The sandbox's limits leave out what other programs use, and the judge is one: it reads what entries print."""
+    source = "while True:\n    print('x' * 10_000)\n"
+    (outcome,) = judged("goodput", source, "entry", SEED, Sandbox(), longest_seconds=seconds)
+    assert math.isnan(outcome.value) and f"judging it took longer than {seconds} s by the clock" in outcome.fault
