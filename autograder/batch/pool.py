@@ -97,12 +97,13 @@ class Pool:
         self.close(kind is not None)
 
     def close(self, at_once: bool = False) -> None:
-        """End all workers. at_once: kill those, too, that have nothing to do."""
+        """End all workers, and forget their work. at_once: kill those, too, that have nothing to do."""
         for worker in self._workers:
             if worker.at_hand or at_once:
                 worker.process.kill()
             worker.connection.close()
         self._workers.clear()
+        self._waiting.clear()
 
     def run(self, todo: Iterable[GradingTask], again: bool = False) -> Iterator[Outcome]:
         """Yield the outcomes of this work as they arrive. See `add` and `arrived`."""

@@ -10,12 +10,14 @@ Each step does nothing, or the same again, if it was done before: the service ma
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from nbgrader.auth import Authenticator
@@ -26,7 +28,7 @@ from traitlets.config import Config
 
 from autograder.batch.launch import WorkerForkServer, begin
 from autograder.batch.lock import CourseLocked, grading_alone
-from autograder.batch.pool import Outcome, Pool
+from autograder.batch.pool import Outcome, Pool, PoolFailed
 from autograder.batch.run import wanted
 from autograder.classroom import configured
 from autograder.classroom.challenges.entries import challenge_of
@@ -92,6 +94,9 @@ class GradingService:
         self._judged: list[Submission] = []
         """Submissions whose verdicts are stored, but not written to the gradebook."""
         self._entry_judge = ThreadPoolExecutor(1, "entries")
+        self._takes_entries = bool(site.challenges.open)
+        self._own_not_before = -math.inf
+        """When the course's own entries are tried again, after one that could not be judged."""
         self._entry: tuple[Submission | None, Future[Done | bool]] | None = None
         """The entry that is judged now; None for one of the course's own."""
 
@@ -130,7 +135,7 @@ class GradingService:
             elif len(self._judging) < self._most and submission.learner not in self._learners:
                 self._begin_submission(submission, len(waiting))
                 begun = True
-        if not waiting and self._entry is None:
+        if self._takes_entries and not waiting and self._entry is None and self._own_not_before <= now_seconds:
             self._entry = (None, self._entry_judge.submit(self._entries.grade_own))
         return begun
 
@@ -165,8 +170,14 @@ class GradingService:
     def _hear(self, seconds: float) -> None:
         """Take in what the workers have judged. Waits for so long, also for an entry, unless nothing is judged."""
         if self._pool.is_busy:
-            for outcome in self._pool.arrived(seconds):
-                self._take(outcome)
+            try:
+                for outcome in self._pool.arrived(seconds):
+                    self._take(outcome)
+            except PoolFailed as problem:
+                self._pool.close(at_once=True)
+                for judging in self._judging:
+                    self._try_again(judging.submission, problem)
+                self._judging.clear()
         elif self._entry is not None:
             futures.wait([self._entry[1]], seconds)
 
@@ -176,7 +187,10 @@ class GradingService:
         if outcome.stored is None:
             judging.errors.append(f"{outcome.work.notebook}: {outcome.error}")
         elif outcome.fresh:
-            self._verdicts.keep(outcome.work, outcome.stored)
+            try:
+                self._verdicts.keep(outcome.work, outcome.stored)
+            except OSError as problem:  # the disk is full
+                judging.errors.append(f"{outcome.work.notebook}: its verdict was not stored: {problem}")
         if not judging.left:
             self._judging.remove(judging)
             if judging.errors:
@@ -190,14 +204,14 @@ class GradingService:
         if self._entry is not None and self._entry[1].done():
             (entry, judged), self._entry = self._entry, None
             if entry is None:
-                finished = bool(judged.result())
+                finished = self._settle_own(judged)
             else:
-                finished = True
                 self._settle(entry, judged.result)
+                finished = True
         while self._judged:
             with grading_alone(self._folders.course):
                 submission = self._judged.pop(0)
-                self._settle(submission, lambda submission=submission: self._graded(submission))
+                self._settle(submission, partial(self._graded, submission))
             finished = True
         return finished
 
@@ -210,9 +224,18 @@ class GradingService:
         else:
             self.queue.finish(submission, record)
 
+    def _settle_own(self, judged: Future[Done | bool]) -> bool:
+        """Return whether one of the course's own entries has been judged."""
+        try:
+            return bool(judged.result())
+        except Exception:  # learners' submissions do not wait for it
+            log.exception("an entry of the course's own; again in %.0f s", _AFTER_FAILURE_SECONDS)
+            self._own_not_before = self._clock() + _AFTER_FAILURE_SECONDS
+            return False
+
     def _try_again(self, submission: Submission, problem: Exception) -> None:
         text = "%s of %s: %s; again in %.0f s"
-        foreseen = isinstance(problem, (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, OSError))
+        foreseen = isinstance(problem, (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, PoolFailed, OSError))
         log.error(
             text,
             submission.assignment,
