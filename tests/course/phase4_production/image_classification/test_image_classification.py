@@ -40,7 +40,7 @@ def run(cluster: Cluster, source: str, *arguments: Any) -> list[Any]:
 
 STEPS = """
 import torch, torch.distributed as dist
-from labkit.course.phase4_production.image_classification.scenarios import CLASSES, FEATURES, shapes, steps
+from labkit.course.phase4_production.image_classification.scenarios import CLASSES, FEATURES, shapes, stepped
 
 dist.init_process_group("gloo")
 options, = arguments
@@ -51,7 +51,7 @@ batches = [
      for _ in range(3)]
     for _ in range(dist.get_world_size())
 ]
-found = steps(options, weights, batches[dist.get_rank()])
+found = stepped(options, weights, batches[dist.get_rank()])
 [found["losses"], found["weights"], found["averages"], weights, batches]
 """
 
