@@ -29,6 +29,7 @@ from autograder.classroom.exchange import ReleaseFeedback
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission
 from autograder.classroom.overview.judged import judged_exercises
 from autograder.course_folder import Course, CourseFailed
+from autograder.gradebook_lock import GradebookLocked
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
 from autograder.intake.keeping import bring_back, discard_files
@@ -80,9 +81,11 @@ class GradingService:
                 record = self._entries.grade(submission) if is_entry else self._grade(submission)
         except CourseLocked:
             raise
-        except Exception as problem:  # whatever a submission does, the next one is judged all the same
+        except (Exception, GradebookLocked) as problem:  # whatever a submission does, the next one is judged
             text = "%s of %s: %s; again in %.0f s"
-            foreseen = isinstance(problem, (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, OSError))
+            foreseen = isinstance(
+                problem, (CourseFailed, ExchangeError, GradebookLocked, IntakeFailed, CannotJudge, OSError)
+            )
             log.error(
                 text, submission.assignment, submission.learner, problem, _AFTER_FAILURE_SECONDS, exc_info=not foreseen
             )
@@ -97,7 +100,7 @@ class GradingService:
         self._exchange(ExchangeCollect, submission, own_inbound=own_inbound, only=submission.path.name, update=True)
         collected = current_record(self._folders.course / COLLECTED / submission.learner / submission.assignment)
         if collected is None or collected.source != printable(submission.path.name):
-            refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
+            refused = "it was refused, see collected/.refused of the course, or a later one was collected before it"
             return Done(
                 submission.learner, submission.assignment, submission.path.name, now(), judged=False, problem=refused
             )
