@@ -45,7 +45,7 @@ def utc_time(text: str) -> datetime:
 
 def _offset(zone: str | None) -> str:
     """Return the offset in a form that all versions of Python read; empty if `zone` is a name."""
-    if zone in ("Z", "UTC", "GMT"):
+    if (zone or "").upper() in ("Z", "UTC", "GMT"):
         return "+00:00"
     match = _OFFSET.fullmatch(zone or "")
     return f"{match[1]}:{match[2] or '00'}" if match else ""

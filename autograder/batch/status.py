@@ -26,7 +26,7 @@ def status_of(course: Course, assignment: str, students: Sequence[str] = ()) -> 
     grader = configured_grader(course.config, logging.Logger("autograder"))
     verdicts = VerdictStore(course.folder)
     marked = {(mark.student, mark.notebook) for mark in course.marks(assignment)}
-    lines = [_line(grader, verdicts, marked, work) for work in wanted(course, assignment, students)]
+    lines = [_line(grader, verdicts, marked, work) for work in sorted(wanted(course, assignment, students))]
     return with_hand_marks(course, assignment, lines)
 
 

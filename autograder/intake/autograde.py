@@ -103,7 +103,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         begun = self._begun(assignment_id, student_id)
         forced = self.force
         # otherwise the remains of a killed grader would count as graded
-        self.force = forced or begun.exists()
+        self.force = forced or begun.exists() or self._is_another(assignment_id, student_id)
         try:
             wanted: bool = super().init_destination(assignment_id, student_id)
         finally:
@@ -116,6 +116,15 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
             pages = course.format_path(course.feedback_directory, student_id, assignment_id)
             shutil.rmtree(pages, ignore_errors=True)
         return wanted
+
+    def _is_another(self, assignment: str, student: str) -> bool:
+        """Return whether the graded submission has another time than this one.
+
+        nbgrader grades only a later one again, so that a time in the future would hide all that follow.
+        """
+        folders = self._format_source(assignment, student), self._format_dest(assignment, student)
+        new, graded = (self.coursedir.get_existing_timestamp(folder) for folder in folders)
+        return new is not None and new != graded
 
     def set_permissions(self, assignment_id: str, student_id: str) -> None:
         """Do as nbgrader does when all notebooks are graded; then this submission is finished."""
