@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,8 @@ from nbgrader.utils import setenv
 from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.intake.autograde import AutogradeReceived
-from autograder.intake.collect import is_student
+from autograder.intake.collect import COLLECTED, is_student
+from autograder.intake.stamps import arrival
 from autograder.marks import new_gradebook
 from autograder.marks.export import Grade, Table
 from autograder.marks.late import LatePenalties
@@ -130,6 +131,15 @@ class Course:
     def students(self, assignment: str) -> list[str]:
         """Return the learners who submitted anything for `assignment`, without folders that cannot be learner names."""
         return sorted(name for path in self._handed_in(assignment) if is_student(name := path.parent.name))
+
+    def by_arrival(self, assignment: str, students: Iterable[str]) -> list[str]:
+        """Sort these learners by when their submissions of an assignment arrived, the earliest first."""
+
+        def arrived(student: str) -> tuple[datetime, str]:
+            place = Path(student, assignment)
+            return arrival(self.folder / "submitted" / place, self.folder / COLLECTED / place), student
+
+        return sorted(students, key=arrived)
 
     def feedback(self, assignment: str, student: str = "*") -> None:
         """Write the feedback pages, `feedback/STUDENT/ASSIGNMENT/NOTEBOOK.html`."""

@@ -18,7 +18,7 @@ from labkit.checks import Report, Rubric
 from labkit.checks.check_result import number
 
 UNTOUCHED = "This is the template as it was released: there is nothing to grade yet."
-EMPTY = "The exercise cell is empty or missing: there is nothing to grade."
+EMPTY = "The exercise cell is empty: there is nothing to grade."
 
 
 def judge_notebook(
@@ -95,7 +95,10 @@ def _judge(
         raise BrokenRubric(f"the released notebook has no cell '{MAGIC} {exercise.name}'")
     source = module_text(work.source)
     if not source.strip():
-        notes.append(EMPTY)
+        missing: Mapping[str, str] = notebook.metadata.get("labkit", {}).get("missing", {})
+        reason = missing.get(exercise.name) or EMPTY
+        # the instructor's table shows the last note
+        notes[:] = [*(note for note in notes if note != reason), reason]
         return nothing_earned(rubric)
     if compute_checksum(work) == work.metadata.nbgrader.get("checksum"):
         notes.append(UNTOUCHED)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SAWarning
 
+from autograder import gradebook_lock, instructors_input
 from autograder.intake.autograde import install
 from autograder.source_notebooks import source_folder
 from labkit import catalogue
@@ -47,6 +48,8 @@ c.ExchangeFactory.collect = "autograder.intake.collect.ExchangeCollect"
 # Intake reads submissions as data before nbgrader's converter sees them, and rebuilds them on the released notebook, so
 # the stock sanitizers have nothing left to do. The judge scores what nbgrader would execute.
 install()
+gradebook_lock.install()
+instructors_input.install()
 c.Autograde.exporter_class = "autograder.intake.autograde.ReceivedExporter"
 c.Autograde.sanitize_preprocessors = ["nbgrader.preprocessors.CheckCellMetadata"]
 c.Autograde.autograde_preprocessors = [

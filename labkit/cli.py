@@ -97,6 +97,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     challenge.add_argument("--traces", type=Path, metavar="FOLDER", help="for the entry's traces (default: beside it)")
     challenge.add_argument("--seed", type=int, metavar="N", help="instances of the same family, drawn from N")
     challenge.add_argument("--send", metavar="NAME", help="on a course's hub: send FILE to the standings, as NAME")
+    challenge.add_argument("--withdraw", action="store_true", help="on a course's hub: take back what you have sent")
     challenge.set_defaults(run=_challenge)
 
     sync = commands.add_parser("sync", help="write templates and the notebooks' exercise cells from solutions")
@@ -320,8 +321,14 @@ def _challenge(options: argparse.Namespace) -> int:
         raise CommandError("--new needs the name of a challenge, and no further file")
     if options.send is not None and (options.file is None or options.new or options.traces or options.seed is not None):
         raise CommandError("--send needs a challenge, a file, and no other option")
+    if options.withdraw and (
+        options.name is None or any((options.file, options.new, options.traces, options.send, options.seed))
+    ):
+        raise CommandError("--withdraw needs the name of a challenge, and no other option")
     from labkit.challenges import command
 
+    if options.withdraw:
+        return command.withdraw(options.name)
     if options.send is not None:
         return command.send(options.name, options.file, options.send)
     return command.main(options.name, options.file, options.new, options.traces, options.seed)

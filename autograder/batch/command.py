@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from autograder.batch.show import Show, as_json
 from autograder.batch.status import status_of
 from autograder.batch.terminal import harmless
 from autograder.course_folder import Course, CourseFailed
+from autograder.gradebook_lock import GradebookLocked, patience
 from autograder.judge import BrokenRubric
 from autograder.marks.export import FORMATS
 from autograder.marks.late import BrokenExtensions
@@ -37,6 +39,7 @@ _REFUSED = (
     CourseFailed,
     KeyboardInterrupt,
     CourseLocked,
+    GradebookLocked,
     NoRubric,
     OSError,
     PoolFailed,
@@ -56,35 +59,38 @@ def main(
     json: bool,
     settings: Sequence[str] = (),
     forkserver: WorkerForkServer | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Grade an assignment, or show its status. `settings`: overrides of nbgrader_config.py, `--JudgeCells.timeout=40`.
 
+    clock: in seconds, for the wait for a locked gradebook.
     Returns 0 when everything is graded, 1 when some marks are missing, 2 when nothing could be done, 130 after Ctrl-C.
     """
     show = Show(Console(stderr=json, highlight=False))
     try:
-        opened = Course(_folder(course), read_settings(settings))
-        if status:
-            lines = status_of(opened, assignment, students)
-        else:
-            with _stopping_for_sure(show.stopping) as stopped, show:
+        with patience(clock, show.say):
+            opened = Course(_folder(course), read_settings(settings))
+            if status:
+                lines = status_of(opened, assignment, students)
+            else:
+                with _stopping_for_sure(show.stopping) as stopped, show:
 
-                def on_line(line: NotebookSummary) -> None:
-                    show.line(line)
-                    if stopped():
-                        raise KeyboardInterrupt
+                    def on_line(line: NotebookSummary) -> None:
+                        show.line(line)
+                        if stopped():
+                            raise KeyboardInterrupt
 
-                lines = grade(
-                    opened,
-                    assignment,
-                    students,
-                    workers=workers,
-                    again=again,
-                    only_errors=only_errors,
-                    on_start=show.start,
-                    on_line=on_line,
-                    forkserver=forkserver,
-                )
+                    lines = grade(
+                        opened,
+                        assignment,
+                        students,
+                        workers=workers,
+                        again=again,
+                        only_errors=only_errors,
+                        on_start=show.start,
+                        on_line=on_line,
+                        forkserver=forkserver,
+                    )
     except _REFUSED as problem:
         done = f"{show.done} graded; run the same command again to go on."
         return _reason(problem, "Nothing was graded." if isinstance(problem, BrokenRubric | NoRubric) else done)
@@ -97,8 +103,14 @@ def main(
     return 1 if any(line.state == ERROR for line in lines) else 0
 
 
-def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None) -> int:
-    """Export the grades to `to` and report who has none yet. `kind`: one of `FORMATS`."""
+def grades(
+    assignments: Sequence[str],
+    to: Path,
+    kind: str,
+    course: Path | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Export the grades to `to` and report who has none yet. `kind`: one of `FORMATS`. clock: as for `main`."""
     try:
         opened = Course(_folder(course))
     except CourseFailed as problem:
@@ -109,8 +121,9 @@ def grades(assignments: Sequence[str], to: Path, kind: str, course: Path | None)
         print(f"labkit: not released: {', '.join(unknown)}; there are: {there}", file=sys.stderr)
         return 2
     try:
-        exported = opened.export(to, assignments, FORMATS[kind])
-    except OSError as problem:
+        with patience(clock):
+            exported = opened.export(to, assignments, FORMATS[kind])
+    except (OSError, GradebookLocked) as problem:
         return _reason(problem, "Nothing was written.")
     without = [f"{harmless(grade.learner.id)} ({grade.assignment})" for grade in exported if grade.score is None]
     print(f"{to}: {len(exported)} grades")

@@ -38,6 +38,8 @@ class Outcome:
     """Whether it was judged now."""
     handed_in: str = ""
     """Submission time as nbgrader writes times; empty when unknown."""
+    time_problem: str = ""
+    """Why it is not the time in the submission's `timestamp.txt`; empty if it is, or if the time was recorded."""
     error: str = ""
     hopeless: bool = False
     """Whether another attempt would end the same way, as with a broken rubric."""
@@ -238,7 +240,7 @@ def _outcome(work: GradingTask, message: Mapping[str, Any]) -> Outcome:
     if "error" in message:
         return Outcome(work, error=message["error"], hopeless=message["hopeless"])
     stored = StoredVerdict(message["key"], Verdict.from_json(message["verdict"]), message["seconds"])
-    return Outcome(work, stored, message["fresh"], message["handed_in"])
+    return Outcome(work, stored, message["fresh"], message["handed_in"], message["time_problem"])
 
 
 def _how(code: int) -> str:

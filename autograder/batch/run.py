@@ -33,6 +33,8 @@ GRADED = "graded"
 UNCHANGED = "unchanged"
 WAITING = "waiting"
 ERROR = "error"
+_LONGEST_WHY = 160
+"""Maximum characters of the reason why a notebook has no points."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class NotebookSummary:
     """Why it has no points, in a few words."""
     reason: str = ""
     """Message of an error."""
+    time_problem: str = ""
+    """Why the submission's own time does not count; empty if it does, or if the time was recorded."""
     left_out: str = ""
     """Reason why this machine could not judge some checks; empty if it judged all."""
 
@@ -86,8 +90,8 @@ def grade(
     workers: judging processes; one for each core when None. again: also judge work with a valid verdict.
     only_errors: only work that ended in an error last time. on_start: called with the notebooks to grade; on_line:
     called with each result. forkserver: a forkserver that has been started already.
-    Raises `CourseLocked`, `SandboxUnavailable`, `CannotJudge`, `BrokenExtensions`, `BrokenRubric`, `NoRubric`,
-    `PoolFailed`, `CourseFailed`, and OSError when the disk is full.
+    Raises `CourseLocked`, `GradebookLocked`, `SandboxUnavailable`, `CannotJudge`, `BrokenExtensions`, `BrokenRubric`,
+    `NoRubric`, `PoolFailed`, `CourseFailed`, and OSError when the disk is full.
     """
     with grading_alone(course.folder), one_engine():
         sandbox = Sandbox(config=course.config)
@@ -104,11 +108,11 @@ def grade(
         count = min(workers or default_workers(), len(todo))
         needs = any(check.needs for rubric in rubrics for check in rubric.checks)
         reasons = unmeasurable(sandbox) if needs else None
+        writer = _Writer(course, assignment, verdicts, todo)
         with (
             closing(forkserver or WorkerForkServer()) as server,
             Pool(course.folder, course.options, count, server, reasons) as pool,
         ):
-            writer = _Writer(course, assignment, verdicts, todo)
             lines = []
             for outcome in pool.run(todo, again):
                 for line in writer.take(outcome):
@@ -140,7 +144,10 @@ def with_hand_marks(course: Course, assignment: str, lines: Iterable[NotebookSum
 
 
 def wanted(course: Course, assignment: str, students: Iterable[str]) -> list[GradingTask]:
-    """Return the notebooks to grade. Raises `CourseFailed` when there are none."""
+    """Return the notebooks to grade, those of the submission that arrived first at the beginning.
+
+    Raises `CourseFailed` when there are none.
+    """
     notebooks = course.notebooks(assignment)
     if not notebooks:
         raise CourseFailed(_not_released(course, assignment))
@@ -148,7 +155,8 @@ def wanted(course: Course, assignment: str, students: Iterable[str]) -> list[Gra
     unknown = sorted(set(students) - set(submitters))
     if unknown:
         raise CourseFailed(f"{', '.join(unknown)}: nothing was handed in for {assignment}")
-    return [GradingTask(student, assignment, name) for student in students or submitters for name in notebooks]
+    in_order = course.by_arrival(assignment, students or submitters)
+    return [GradingTask(student, assignment, name) for student in in_order for name in notebooks]
 
 
 def _not_released(course: Course, assignment: str) -> str:
@@ -234,6 +242,7 @@ def _line(outcome: Outcome, state: str) -> NotebookSummary:
         seconds=outcome.stored.seconds,
         judged=outcome.fresh,
         why="" if earned else why_nothing(outcome.stored.verdict),
+        time_problem=outcome.time_problem,
         left_out=left_out_of(outcome.stored.verdict),
     )
 
@@ -247,7 +256,7 @@ def why_nothing(verdict: Verdict) -> str:
     """Return the first failed check's observation; intake's notes where nothing was judged."""
     met = [result.stopped or result.seen for report in verdict.reports.values() for result in report.results]
     first = next((text for text in met if text), verdict.notes[-1] if verdict.notes else "")
-    return first.splitlines()[0][:80] if first else ""
+    return first.splitlines()[0][:_LONGEST_WHY] if first else ""
 
 
 def _gist(log: str) -> str:

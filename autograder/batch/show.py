@@ -74,6 +74,10 @@ class Show:
         """Announce the stop: the current write is finished first."""
         self._progress.update(self._task, description="stopping")
 
+    def say(self, text: str) -> None:
+        """Show what the run is waiting for."""
+        self._console.print(escape(harmless(text)), soft_wrap=True)
+
     def left(self) -> str:
         """Estimate the time left from the pace so far; when it is exceeded, name the learners still missing."""
         if not self.done or not self._waited_for:
@@ -95,7 +99,7 @@ class Show:
         if line.state == ERROR:
             self._console.print(escape(f"{_who(line)}: {_first_line(line.reason)}"), style="red", soft_wrap=True)
         elif not self._console.is_terminal:
-            self._console.print(escape(f"{_who(line)}: {_marks(line)}, {line.state}"), soft_wrap=True)
+            self._console.print(escape(f"{_who(line)}: {_marks(line)}, {harmless(_state(line))}"), soft_wrap=True)
 
     def end(self, assignment: str, lines: Sequence[NotebookSummary], ran: bool = True) -> None:
         """Show the marks, the errors and the next steps. ran: whether a run has ended, rather than a status query."""
@@ -154,10 +158,13 @@ def _table(assignment: str, lines: Sequence[NotebookSummary]) -> Table:
 
 def _state(line: NotebookSummary) -> str:
     """`graded`, with notes for the instructor."""
-    if line.by_hand is None:
-        return f"{line.state}: {line.why}" if line.why else line.state
-    again = "; judged anew since then, look again" if line.look_again else ""
-    return f"{line.state}; set by hand, the judge says {line.earned:g}{again}"
+    notes = [line.state]
+    if line.by_hand is not None:
+        again = "; judged anew since then, look again" if line.look_again else ""
+        notes.append(f"set by hand, the judge says {line.earned:g}{again}")
+    elif line.why:
+        notes[0] = f"{line.state}: {line.why}"
+    return "; ".join([*notes, *filter(None, [line.time_problem])])
 
 
 def as_json(assignment: str, lines: Sequence[NotebookSummary]) -> str:

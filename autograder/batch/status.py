@@ -26,7 +26,7 @@ def status_of(course: Course, assignment: str, students: Sequence[str] = ()) -> 
     grader = configured_grader(course.config, logging.Logger("autograder"))
     verdicts = VerdictStore(course.folder)
     marked = {(mark.student, mark.notebook) for mark in course.marks(assignment)}
-    lines = [_line(grader, verdicts, marked, work) for work in wanted(course, assignment, students)]
+    lines = [_line(grader, verdicts, marked, work) for work in sorted(wanted(course, assignment, students))]
     return with_hand_marks(course, assignment, lines)
 
 
@@ -37,7 +37,8 @@ def _line(
     if failure is not None:
         return NotebookSummary(work, ERROR, reason=f"{failure.reason}\n({failure.at}, attempts: {failure.attempts})")
     try:
-        stored = grader.stored(work, grader.receive(work.student, work.assignment).notebooks[work.notebook])
+        intake = grader.receive(work.student, work.assignment)
+        stored = grader.stored(work, intake.notebooks[work.notebook])
     except Exception as error:  # a rubric is code and may raise anything
         return NotebookSummary(work, ERROR, reason=f"{type(error).__name__}: {error}")
     if stored is None or (work.student, work.notebook) not in marked:
@@ -46,5 +47,12 @@ def _line(
     earned, points = sum(report.marks for report in reports), sum(report.all_points for report in reports)
     why = "" if earned else why_nothing(stored.verdict)
     return NotebookSummary(
-        work, GRADED, earned, points, seconds=stored.seconds, why=why, left_out=left_out_of(stored.verdict)
+        work,
+        GRADED,
+        earned,
+        points,
+        seconds=stored.seconds,
+        why=why,
+        time_problem=intake.time_problem,
+        left_out=left_out_of(stored.verdict),
     )

@@ -75,4 +75,4 @@ def _outcome(grader: NotebookGrader, task: dict[str, Any]) -> dict[str, Any]:
     stored = judged.stored
     handed_in = intake.handed_in.strftime(FORMAT) if intake.handed_in else ""
     answer = {"key": stored.key, "seconds": stored.seconds, "fresh": judged.fresh, "handed_in": handed_in}
-    return {**answer, "verdict": stored.verdict.to_json()}
+    return {**answer, "time_problem": intake.time_problem, "verdict": stored.verdict.to_json()}

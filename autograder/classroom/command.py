@@ -66,8 +66,12 @@ def main(path: Path, count: int, demo: bool) -> int:
             given = first_use.give_passwords(folders.hub / "passwords", site.course.instructors)
         if demo:
             from autograder.classroom.demo import fill
+            from autograder.gradebook_lock import GradebookLocked
 
-            fill(console, folders, people)
+            try:
+                fill(console, folders, people)
+            except GradebookLocked as problem:
+                raise CommandError(str(problem)) from None
         with _hub(path, folders, site) as hub:
             _announce(console, site, folders, people, given)
             return _wait(hub)

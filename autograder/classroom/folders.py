@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.classroom.site import Site, is_user_name
+from autograder.classroom.site import Site, is_user_name, why_no_user
 from autograder.sandbox import view
+from autograder.text_files import UnreadableText, read_text
 from labkit.command_line.commands import CommandError
 
 FIRST_UIDS = (range(1_200_000, 1_300_000), range(60_000, 65_000))
@@ -170,26 +171,35 @@ def give(folder: Path, uid: int) -> None:
 def learners(site: Site, root: Path) -> list[str]:
     """Return the names of all learners: those of the settings, then those of `learners.txt`, each once.
 
-    Raises `CommandError` for a line that cannot be a name.
+    Raises `CommandError`, with each line that cannot be a name and what to write there.
     """
     path = root / "learners.txt"
-    names = list(site.course.learners)
-    for number, line in enumerate(path.read_text().splitlines() if path.is_file() else [], start=1):
+    names, wrong = list(site.course.learners), []
+    for number, line in enumerate(_list(path).split("\n"), start=1):
         name = line.split("#")[0].strip()
         if not name:
             continue
-        if not is_user_name(name) or name in site.course.instructors:
-            raise CommandError(
-                f"{path}:{number}: {name!r} cannot be a learner: use lower-case letters, digits, '.', '_' and '-', "
-                "and no name of an instructor"
-            )
+        if not is_user_name(name):
+            wrong.append(f"  {path}:{number}: {why_no_user(name)}")
+        elif name in site.course.instructors:
+            wrong.append(f"  {path}:{number}: {name!r} is an instructor: take the name out of one of the lists")
         names.append(name)
+    if wrong:
+        raise CommandError("\n".join(["names of learners are wrong:", *wrong]))
     return list(dict.fromkeys(names))
+
+
+def _list(path: Path) -> str:
+    """Return the text of a list; empty if there is none. Raises `CommandError`."""
+    try:
+        return read_text(path) if path.is_file() else ""
+    except (OSError, UnreadableText) as problem:
+        raise CommandError(f"{path} cannot be read: {problem}") from None
 
 
 def add_learners(root: Path, names: Iterable[str]) -> None:
     """Append names to `learners.txt`."""
     root.mkdir(parents=True, exist_ok=True)
     path = root / "learners.txt"
-    text = path.read_text() if path.is_file() else ""
+    text = _list(path)
     path.write_text(text + ("" if not text or text.endswith("\n") else "\n") + "".join(f"{name}\n" for name in names))

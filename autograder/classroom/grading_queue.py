@@ -7,7 +7,6 @@ when the service is killed: a submission without a record is judged, again if ne
 from __future__ import annotations
 
 import contextlib
-import heapq
 import json
 import os
 import pwd
@@ -15,24 +14,21 @@ import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from autograder.classroom.cached_reads import CachedReads
-from autograder.classroom.challenges.entries import assignment_of
+from autograder.classroom.challenges.entries import assignment_of, withdrawal_of
 from autograder.classroom.folders import Folders
 from autograder.classroom.overview.judged import JudgedExercise
 from autograder.classroom.site import Site
 from autograder.intake.folder import is_odd
 from autograder.intake.keeping import write_json
-from autograder.intake.stamps import told_time
+from autograder.intake.stamps import received_at, time_in_name
 
 _LISTED = 10_000
 """Maximum names in one learner's folder that are read: a learner may make any number of folders."""
-_EXAMINED = 100
-"""Maximum submissions of one learner for one assignment that are examined, newest first."""
 _REFUSED_PER_DAY = 20
 """Refused submissions of one learner for one assignment after which the next one waits until tomorrow.
 
@@ -48,10 +44,9 @@ class Submission:
 
     learner: str
     assignment: str
-    claimed: datetime
     path: Path
-    changed: float
-    """Time of the folder's last change, in seconds since 1970, by this machine's clock."""
+    received: float
+    """Time of its receipt, or of a later change: in seconds since 1970, by the clock of the exchange's file system."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +111,7 @@ class GradingQueue:
     def of(cls, folders: Folders, site: Site) -> GradingQueue:
         """Return the queue of a classroom: submissions that are graded as they come in, and entries of challenges."""
         assignments = [*site.grading.on_submit, *map(assignment_of, site.challenges.open)]
+        assignments += map(withdrawal_of, (*site.challenges.open, *site.challenges.traces))
         inbound, tries = folders.in_exchange("inbound"), site.grading.tries_per_day
         return cls(inbound, folders.graded, assignments, tries, folders.shares_exchange)
 
@@ -258,32 +254,30 @@ class GradingQueue:
 
     def _newest_of(self, learner: str, folder: Path, names: Iterable[str]) -> Iterator[Submission]:
         """Yield a learner's newest whole submission for each assignment."""
-        named: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        newest: dict[str, tuple[float, str, Submission]] = {}
         for name in names:
             author, *parts = name.split("+")
             # nbgrader writes no odd name, and no file of ours could have one
-            if author == learner and len(parts) > 1 and parts[0] in self._assignments and not is_odd(name):
-                named[parts[0]].append((parts[1], name))
-        for assignment, claims in named.items():
-            # nbgrader's times sort as text: other texts are examined, too, and cost only their author
-            examined = (
-                _whole(learner, assignment, folder / name, text) for text, name in heapq.nlargest(_EXAMINED, claims)
-            )
-            if whole := next(filter(None, examined), None):
-                yield whole
+            if author != learner or len(parts) < 2 or parts[0] not in self._assignments or is_odd(name):
+                continue
+            if time_in_name(parts[1]) and (whole := _whole(learner, parts[0], folder / name)):
+                newest[parts[0]] = max(newest.get(parts[0], whole), whole, key=lambda each: each[:2])
+        yield from (submission for *_, submission in newest.values())
 
 
-def _whole(learner: str, assignment: str, path: Path, time: str) -> Submission | None:
-    """Return the submission in a folder if it is complete: nbgrader writes the secret last."""
-    claimed = told_time(time)
+def _whole(learner: str, assignment: str, path: Path) -> tuple[float, str, Submission] | None:
+    """Return the submission in a folder after its sort key, if it is complete: nbgrader writes the secret last.
+
+    Of two that arrive at once, the name decides.
+    """
     try:
         status = path.lstat()
         os.lstat(path / "submission_secret.txt")
     except OSError:
         return None
-    if claimed is None or not stat.S_ISDIR(status.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return None
-    return Submission(learner, assignment, claimed, path, status.st_ctime)
+    return received_at(path, status), path.name, Submission(learner, assignment, path, status.st_ctime)
 
 
 def _read_records(folder: Path) -> list[Done]:
@@ -300,12 +294,12 @@ def in_turn(ready: Iterable[Submission], served: Sequence[str]) -> list[Submissi
     turns = {name: place for place, name in enumerate(served)}
     rounds: list[tuple[int, int, float, str, Submission]] = []
     before: Counter[str] = Counter()
-    for submission in sorted(ready, key=lambda submission: (submission.changed, submission.path.name)):
+    for submission in sorted(ready, key=lambda submission: (submission.received, submission.path.name)):
         rounds.append(
             (
                 before[submission.learner],
                 turns.get(submission.learner, -1),
-                submission.changed,
+                submission.received,
                 submission.path.name,
                 submission,
             )

@@ -38,6 +38,7 @@ from autograder.classroom.exchange import ReleaseFeedback
 from autograder.classroom.grading_queue import Done, GradingQueue, Submission
 from autograder.classroom.overview.judged import judged_exercises
 from autograder.course_folder import Course, CourseFailed
+from autograder.gradebook_lock import GradebookLocked
 from autograder.intake.collect import COLLECTED, ExchangeCollect
 from autograder.intake.folder import printable
 from autograder.intake.keeping import bring_back, discard_files
@@ -161,7 +162,7 @@ class GradingService:
                 tasks = wanted(self._course, submission.assignment, [submission.learner])
         except CourseLocked:
             raise
-        except Exception as problem:  # whatever a submission does, the next one is judged all the same
+        except (Exception, GradebookLocked) as problem:  # whatever a submission does, the next one is judged
             self._try_again(submission, problem)
             return
         self._judging.append(_Judging(submission, set(tasks)))
@@ -219,7 +220,7 @@ class GradingService:
         try:
             record = done()
             assert isinstance(record, Done)
-        except Exception as problem:  # whatever a submission does, the next one is judged all the same
+        except (Exception, GradebookLocked) as problem:  # whatever a submission does, the next one is judged
             self._try_again(submission, problem)
         else:
             self.queue.finish(submission, record)
@@ -233,9 +234,11 @@ class GradingService:
             self._own_not_before = self._clock() + _AFTER_FAILURE_SECONDS
             return False
 
-    def _try_again(self, submission: Submission, problem: Exception) -> None:
+    def _try_again(self, submission: Submission, problem: BaseException) -> None:
         text = "%s of %s: %s; again in %.0f s"
-        foreseen = isinstance(problem, (CourseFailed, ExchangeError, IntakeFailed, CannotJudge, PoolFailed, OSError))
+        foreseen = isinstance(
+            problem, (CourseFailed, ExchangeError, GradebookLocked, IntakeFailed, CannotJudge, PoolFailed, OSError)
+        )
         log.error(
             text,
             submission.assignment,
@@ -254,7 +257,7 @@ class GradingService:
         collected = current_record(self._folders.course / COLLECTED / submission.learner / submission.assignment)
         if collected is not None and collected.source == printable(submission.path.name):
             return None
-        refused = "it was refused, see collected/.refused of the course, or an earlier one is dated later"
+        refused = "it was refused, see collected/.refused of the course, or a later one was collected before it"
         return Done(
             submission.learner, submission.assignment, submission.path.name, now(), judged=False, problem=refused
         )

@@ -40,6 +40,7 @@ def send_marks(path: Path, assignment: str) -> int:
     """
     # imports nbgrader and torch, which a roster does not need
     from autograder.course_folder import Course, CourseFailed
+    from autograder.gradebook_lock import GradebookLocked
 
     site = sites.load(path)
     try:
@@ -48,7 +49,7 @@ def send_marks(path: Path, assignment: str) -> int:
             there = ", ".join(course.assignments()) or "none"
             raise CommandError(f"not released: {assignment}; there are: {there}")
         grades = course.grades(assignment)
-    except CourseFailed as problem:
+    except (CourseFailed, GradebookLocked) as problem:
         raise CommandError(str(problem)) from None
     scores = {grade.learner.id: grade.score for grade in grades if grade.score is not None}
     without = [grade.learner.id for grade in grades if grade.score is None]

@@ -6,6 +6,7 @@ import ipaddress
 import re
 import sys
 import tomllib
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from autograder.classroom.wrong_entries import in_words, like, line_of
+from autograder.text_files import UnreadableText, read_text
 from labkit import catalogue
 from labkit.challenges.challenge import CHALLENGES
 from labkit.command_line.commands import CommandError
@@ -47,11 +49,19 @@ def is_user_name(name: str) -> bool:
     return _USER.fullmatch(name) is not None
 
 
+def why_no_user(name: str) -> str:
+    """Return why `name` cannot be a user of the classroom, and which name to write instead."""
+    # an address is no name: it is one of several of the same person, and '@' has a meaning in addresses of pages
+    kind = "is an e-mail address, not a name" if "@" in name else "cannot be a user"
+    plain = unicodedata.normalize("NFKD", name.partition("@")[0]).encode("ascii", "ignore").decode().lower()
+    offer = re.sub(r"[^a-z0-9._-]+", ".", plain).strip(".")[:32]
+    rules = "up to 32 lower-case letters, digits, '.', '_' and '-', beginning with a letter"
+    return f"{name!r} {kind}: write {offer if is_user_name(offer) else 'a name such as ada'} ({rules})"
+
+
 def _user_name(name: str) -> str:
     if not is_user_name(name):
-        raise ValueError(
-            f"{name!r} cannot be a user: use lower-case letters, digits, '.', '_' and '-', beginning with a letter"
-        )
+        raise ValueError(why_no_user(name))
     return name
 
 
@@ -310,11 +320,11 @@ def port_of(address: str) -> int:
 def load(path: Path) -> Site:
     """Read `path`. Raises `CommandError`, with one line for each wrong entry."""
     try:
-        text = path.read_text()
+        text = read_text(path)
         data = tomllib.loads(text)
     except OSError as problem:
         raise CommandError(f"the site's settings cannot be read: {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnreadableText) as problem:
         raise CommandError(f"{path} is not valid TOML: {problem}") from None
     try:
         site = Site.model_validate(data)

@@ -29,7 +29,7 @@ from autograder.intake.collect import COLLECTED, is_student
 from autograder.intake.folder import STAMPS, is_odd, opened, read_stamp, shown
 from autograder.intake.limits import EntryRefused, IntakeFailed, Limits
 from autograder.intake.receive import Intake, read_release, receive
-from autograder.intake.stamps import FORMAT, current_record, told_time
+from autograder.intake.stamps import FORMAT, arrival, current_record, stamp_in
 
 RECEIVED = "received"
 
@@ -69,16 +69,33 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         parts = course.format_path(self._submitted, "(?P<student>.*)", "(?P<assignment>.*)", escape=True)
         pattern = re.compile(parts, re.DOTALL)
         self.assignments = {}
+        arrivals = {}
         for path in sorted(glob.glob(matched)):
             match = pattern.fullmatch(path)
             if match is None or not is_student(match["student"]) or is_odd(match["assignment"]):
                 self.log.error("Not graded, no learner has such a name: %s", shown(Path(path).parent.name))
                 continue
-            received = course.format_path(RECEIVED, match["student"], match["assignment"])
+            ids = match["student"], match["assignment"]
+            arrivals[course.format_path(RECEIVED, *ids)] = arrival(
+                Path(path), Path(course.format_path(COLLECTED, *ids))
+            )
+        for received in sorted(arrivals, key=lambda each: arrivals[each]):
             self.assignments[received] = [str(Path(received, f"{name}.ipynb")) for name in names]
         if not self.assignments or not names:
             self.log.error("No submission of '%s' was matched by '%s'", course.assignment_id, matched)
             raise NbGraderException("nothing was matched")
+
+    def convert_notebooks(self) -> None:
+        """Grade one submission after the other, as they have arrived. Raises NbGraderException at the end."""
+        failed: NbGraderException | None = None
+        for received, notebooks in self.assignments.copy().items():
+            self.assignments = {received: notebooks}  # nbgrader sorts them by name
+            try:
+                super().convert_notebooks()
+            except NbGraderException as problem:
+                failed = problem
+        if failed:
+            raise failed
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
         """Take the submission in before nbgrader looks at it."""
@@ -86,7 +103,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         begun = self._begun(assignment_id, student_id)
         forced = self.force
         # otherwise the remains of a killed grader would count as graded
-        self.force = forced or begun.exists()
+        self.force = forced or begun.exists() or self._is_another(assignment_id, student_id)
         try:
             wanted: bool = super().init_destination(assignment_id, student_id)
         finally:
@@ -99,6 +116,15 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
             pages = course.format_path(course.feedback_directory, student_id, assignment_id)
             shutil.rmtree(pages, ignore_errors=True)
         return wanted
+
+    def _is_another(self, assignment: str, student: str) -> bool:
+        """Return whether the graded submission has another time than this one.
+
+        nbgrader grades only a later one again, so that a time in the future would hide all that follow.
+        """
+        folders = self._format_source(assignment, student), self._format_dest(assignment, student)
+        new, graded = (self.coursedir.get_existing_timestamp(folder) for folder in folders)
+        return new is not None and new != graded
 
     def set_permissions(self, assignment_id: str, student_id: str) -> None:
         """Do as nbgrader does when all notebooks are graded; then this submission is finished."""
@@ -167,9 +193,8 @@ def submitted_timestamp(grader: api.NbGraderAPI, assignment_id: str, student_id:
     if record:
         return record.handed_in
     try:
-        with opened(Path(course.format_path(course.submitted_directory, student_id, assignment_id))) as folder:
-            return told_time(read_stamp(folder, STAMPS[0]))
-    except (EntryRefused, IntakeFailed):
+        return stamp_in(Path(course.format_path(course.submitted_directory, student_id, assignment_id))).time
+    except IntakeFailed:
         return None
 
 

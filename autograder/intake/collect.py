@@ -2,8 +2,9 @@
 
 nbgrader's own follows links, trusts the name and the time in a folder's name, and only warns when the folder is not its
 author's. Here a submission is refused, with a reason, if any of its files is not its author's or if it cannot be read;
-all others are collected. A time counts only if the kernel confirms it: learners can name their folder as they like and
-change files in it after the deadline, but cannot backdate that change.
+all others are collected. Of several submissions, the one that the exchange received last is taken. A time counts only
+if the kernel confirms it: learners can name their folder as they like and change files in it after the deadline, but
+cannot backdate that change.
 
     submitted/STUDENT/ASSIGNMENT/             what is graded: plain files, and the time in `timestamp.txt`
     collected/STUDENT/ASSIGNMENT/current.json owner, times and content hash of it
@@ -21,7 +22,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
@@ -37,13 +38,12 @@ from autograder.intake.folder import (
     is_odd,
     opened,
     printable,
-    read_stamp,
     shown,
     walk,
 )
 from autograder.intake.keeping import copy_plain_files, put_by, write_json
 from autograder.intake.limits import EntryRefused, FilesChanged, IntakeFailed, Limits
-from autograder.intake.stamps import FORMAT, Record, current_record, told_time
+from autograder.intake.stamps import FORMAT, Record, current_record, in_utc, received_at, stamp_in, time_in_name
 
 COLLECTED = "collected"
 _SHOWN = 20
@@ -63,6 +63,11 @@ class Arrival:
     claimed: datetime
     path: Path
     status: os.stat_result
+
+    @property
+    def received(self) -> datetime:
+        """Time of its receipt, in UTC without a time zone."""
+        return in_utc(received_at(self.path, self.status))
 
 
 @dataclass(frozen=True)
@@ -115,9 +120,8 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         for arrival in self._arrivals():
             arrivals = by_student[arrival.student]
             arrivals.append(arrival)
-            if len(arrivals) > 2 * _TRIES:  # a learner who submits without end
-                arrivals.sort(key=_claimed, reverse=True)
-                del arrivals[_TRIES:]
+            if len(arrivals) > 4 * _TRIES:  # a learner who submits without end
+                arrivals[:] = self._candidates(arrivals, duedate)
         self.src_records = [self._choose(arrivals, duedate) for _, arrivals in sorted(by_student.items())]
 
     def copy_files(self) -> None:
@@ -165,7 +169,7 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
                 status = entry.stat(follow_symlinks=False)
             except (FileNotFoundError, PermissionError):
                 continue
-            claimed = told_time(match[2])
+            claimed = time_in_name(match[2])
             problem = "" if claimed else "the time in its name is invalid"
             if not is_student(match[1]):
                 problem = "no learner has such a name"
@@ -207,16 +211,31 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
 
     def _choose(self, arrivals: list[Arrival], duedate: datetime | None) -> Arrival:
         """Return the newest submission, or with a due date the newest in time, if there is one."""
-        newest_first = sorted(arrivals, key=_claimed, reverse=True)
         if duedate:
-            for arrival in [candidate for candidate in newest_first if candidate.claimed <= duedate][:_TRIES]:
+            for arrival in self._in_time(arrivals, duedate):
                 try:
                     with opened(arrival.path) as folder:
                         if self._handed_in(arrival, folder)[0] <= duedate:
                             return arrival
                 except (EntryRefused, IntakeFailed) as problem:
                     self._refuse(arrival.path.name, arrival.status, f"{problem}")
-        return newest_first[0]
+        return max(arrivals, key=self._order)
+
+    def _candidates(self, arrivals: list[Arrival], duedate: datetime | None) -> list[Arrival]:
+        """Return the newest submissions, and the newest of those that may be in time."""
+        newest = sorted(arrivals, key=self._order, reverse=True)[:_TRIES]
+        in_time = self._in_time(arrivals, duedate) if duedate else []
+        return [*newest, *(arrival for arrival in in_time if arrival not in newest)]
+
+    def _in_time(self, arrivals: list[Arrival], duedate: datetime) -> list[Arrival]:
+        """Return the submissions that may be in time, the newest first: their files may have been changed later."""
+        limit = duedate + timedelta(seconds=self.tolerance)
+        found = [arrival for arrival in arrivals if self._order(arrival)[0] <= limit]
+        return sorted(found, key=self._order, reverse=True)[:_TRIES]
+
+    def _order(self, arrival: Arrival) -> tuple[datetime, datetime]:
+        """Return the sort key of submissions: the time of receipt, unless the exchange is a copy."""
+        return (arrival.claimed if self.believe_names else arrival.received), arrival.claimed
 
     def _handed_in(self, arrival: Arrival, folder: int) -> tuple[datetime, list[FolderEntry], list[str]]:
         """Return the submission time in UTC as far as the kernel confirms it, the files, and what was left out.
@@ -231,9 +250,11 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             if problem := self._foreign(arrival.student, entry.status):
                 raise EntryRefused(f"`{shown(entry.path)}` in it: {problem}")
         changed_at = max(each.st_ctime for each in (status, *(entry.status for entry in entries)))
-        changed = datetime.fromtimestamp(changed_at, UTC).replace(tzinfo=None)
-        if self.believe_names or abs(changed - arrival.claimed) <= timedelta(seconds=self.tolerance):
+        changed = in_utc(changed_at)
+        if self.believe_names or timedelta(0) <= changed - arrival.claimed <= timedelta(seconds=self.tolerance):
             return arrival.claimed, entries, notes
+        if timedelta(0) < arrival.claimed - changed <= timedelta(seconds=self.tolerance):
+            return changed, entries, notes  # a clock that is somewhat fast
         discrepancy = (
             f"it says {arrival.claimed:%Y-%m-%d %H:%M} UTC, but was last changed on {changed:%Y-%m-%d %H:%M} UTC"
         )
@@ -249,13 +270,15 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
         submitted = Path(course.format_path(course.submitted_directory, arrival.student, course.assignment_id))
         collected = Path(course.format_path(COLLECTED, arrival.student, course.assignment_id))
         record = current_record(collected)
+        received, _ = self._order(arrival)
         who = f"{arrival.student} {course.assignment_id}"
         with opened(arrival.path) as folder:
             handed_in, entries, notes = self._handed_in(arrival, folder)
-            if os.path.lexists(submitted):
-                existing = record.handed_in if record else _stamp(submitted)
-                newer = self.update and (existing is None or handed_in > existing)
-                if not newer and not (self.before_duedate and existing != handed_in):
+            is_there = os.path.lexists(submitted)
+            if is_there:
+                newer = self.update and _is_newer(record, submitted, arrival, received, handed_in)
+                other = record is None or (record.source, record.handed_in) != (printable(arrival.path.name), handed_in)
+                if not newer and not (self.before_duedate and other):
                     hint = "No newer submission to collect" if self.update else "Submission exists, use --update"
                     self.log.info("%s: %s", hint, who)
                     return
@@ -268,9 +291,14 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             notes += copy_plain_files(folder, entries, making, course)
         with opened(making) as folder:
             digest = content_hash(folder, walk(folder, self._limits)[0], self._limits)
+        if record and (record.source, record.content_hash) == (printable(arrival.path.name), digest) and is_there:
+            # its files have other times, as after a restore of the exchange
+            self.log.info("Unchanged since it was collected: %s", who)
+            shutil.rmtree(making)
+            return
         (making / STAMPS[0]).write_text(handed_in.strftime(FORMAT))
         new = Record(
-            *(arrival.student, course.assignment_id, handed_in, arrival.claimed, _owner(arrival.status)),
+            *(arrival.student, course.assignment_id, handed_in, arrival.claimed, received, _owner(arrival.status)),
             *(self.checks_owner, digest, printable(arrival.path.name), tuple(notes)),
         )
         put_by(submitted, collected, record)
@@ -295,8 +323,16 @@ class ExchangeCollect(NbGraderCollect):  # type: ignore[misc]  # nbgrader has no
             self.log.error("%s submissions were refused; the reasons are in %s", f"{self._refusals:,}", path)
 
 
-def _claimed(arrival: Arrival) -> datetime:
-    return arrival.claimed
+def _is_newer(
+    record: Record | None, submitted: Path, arrival: Arrival, received: datetime, handed_in: datetime
+) -> bool:
+    """Return whether a submission in the exchange is newer than the one in `submitted`, which `record` describes."""
+    if record is None:  # copied by hand: its stamp counts, unless that is later than the copying
+        time = stamp_in(submitted).time
+        return time is None or received > min(time, in_utc(os.lstat(submitted).st_ctime))
+    if record.source == printable(arrival.path.name):  # its files may have been changed since
+        return handed_in > record.handed_in
+    return received > record.received
 
 
 def is_student(name: str) -> bool:
@@ -309,11 +345,3 @@ def _owner(status: os.stat_result) -> str:
         return pwd.getpwuid(status.st_uid).pw_name
     except KeyError:
         return f"uid {status.st_uid}"
-
-
-def _stamp(submitted: Path) -> datetime | None:
-    try:
-        with opened(submitted) as folder:
-            return told_time(read_stamp(folder, STAMPS[0]))
-    except EntryRefused:
-        return None

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from autograder.intake.limits import EntryRefused, FilesChanged, IntakeFailed, Limits
+from autograder.text_files import UnreadableText, decoded
 
 STAMPS = ("timestamp.txt", "submission_secret.txt")
 """Files that nbgrader puts beside the notebooks."""
@@ -136,11 +137,11 @@ def read(folder: int, one: FolderEntry, limit: int) -> bytes:
 
 
 def read_stamp(folder: int, name: str) -> str:
-    """Return the text of one of nbgrader's `STAMPS`; empty if it is missing, empty or not a file."""
+    """Return the text of one of nbgrader's `STAMPS`; empty if it is missing, empty, not a file or not text."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        return read(folder, FolderEntry(name, status), 1000).decode("ascii", "replace").strip()
-    except (OSError, EntryRefused, FilesChanged):
+        return decoded(read(folder, FolderEntry(name, status), 1000)).strip()
+    except (OSError, EntryRefused, FilesChanged, UnreadableText):
         return ""
 
 

@@ -27,6 +27,10 @@ class MalformedJson(ValueError):
     """The text is not JSON, or exceeds the allowed number of values."""
 
 
+class CutOff(MalformedJson):
+    """The text ends in the middle of a value."""
+
+
 class JsonCursor:
     """A cursor in UTF-8 encoded JSON. Each value must be consumed, by `value` or `skip`, before the next one."""
 
@@ -37,6 +41,12 @@ class JsonCursor:
         self._left = values
         self.latin_1 = False
         """Whether some text was not UTF-8 and was read as Latin-1."""
+
+    @property
+    def place(self) -> str:
+        """Line, from 1, up to which the text was read; in a text of one line, the byte."""
+        line = self._data.count(b"\n", 0, self._at) + 1
+        return f"line {line:,}" if b"\n" in self._data.strip() else f"byte {self._at + 1:,}"
 
     def next_is(self, start: bytes) -> bool:
         """Return whether the next value begins with this character: `{`, `[`, `"`."""
@@ -95,7 +105,7 @@ class JsonCursor:
                     return
             elif match.end() - match.start() == 1:
                 break
-        raise MalformedJson("it ends in the middle")
+        raise self._cut_off()
 
     def end(self) -> None:
         """Check that nothing follows."""
@@ -105,13 +115,17 @@ class JsonCursor:
     def _token(self, among: bytes = b"") -> bytes:
         match = _TOKEN.match(self._data, self._at)
         if match is None or match[1] == b'"':
-            raise MalformedJson("it ends in the middle")
+            raise self._cut_off()
         token = match[1]
         if among and (len(token) != 1 or token not in among):
             raise MalformedJson("a comma is missing")
         self._count(_STEP)
         self._at = match.end()
         return token
+
+    def _cut_off(self) -> CutOff:
+        self._at = len(self._data.rstrip(b" \t\n\r\0"))
+        return CutOff("it ends in the middle")
 
     def _expect(self, token: bytes) -> None:
         if self._token() != token:

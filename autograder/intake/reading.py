@@ -6,26 +6,29 @@ type. It has no cell ids; `grade_id` is in the cell's metadata in both formats, 
 
 from __future__ import annotations
 
-import codecs
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from autograder.intake.limits import Limits
-from autograder.intake.pull import JsonCursor, MalformedJson
+from autograder.intake.pull import CutOff, JsonCursor, MalformedJson
+from autograder.text_files import encoding_of
 
 Claim = bool | int | float
 
 _METADATA = 20_000
 """Maximum bytes of a cell's metadata. nbgrader's take 200."""
 _CLAIMS = ("grade", "solution", "locked", "points")
-_ENCODINGS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
+CONFLICT = re.compile(r"^(?:<{7}|>{7})(?: .*)?\r?$", re.MULTILINE)
+"""A line that git writes around the two sides of a conflict."""
+_OTHER_FILES = (
+    (b"<", "a page of the web"),
+    (b"PK\x03\x04", "an archive (zip)"),
+    (b"\x1f\x8b", "an archive (gzip)"),
+    (b"%PDF", "a PDF"),
 )
+"""Beginnings of files that are handed in for a notebook, and what they are."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class SubmittedCells:
 
     cells: tuple[SubmittedCell, ...] = ()
     notes: tuple[str, ...] = ()
+    unread: str = ""
+    """Why there are no cells, for the author and the instructor."""
 
 
 def read_cells(data: bytes, limits: Limits | None = None) -> SubmittedCells:
@@ -58,7 +63,7 @@ def read_cells(data: bytes, limits: Limits | None = None) -> SubmittedCells:
     version = of_cells = 4
     try:
         if not pull.next_is(b"{"):
-            raise MalformedJson("it is not a JSON object")
+            raise MalformedJson(_other_file(data))
         for key in pull.members():
             if key == "cells":
                 of_cells = 4
@@ -77,14 +82,39 @@ def read_cells(data: bytes, limits: Limits | None = None) -> SubmittedCells:
         cells = enough.cells
         _note(notes, f"Only the first {enough.number:,} cells of the notebook were read.")
     except MalformedJson as problem:
-        return SubmittedCells((), (f"The file is not a notebook: {problem}.",))
+        reason = _reason(problem, pull, data)
+        return SubmittedCells((), (reason,), reason)
     if of_cells == 3:
         notes.append("The notebook is in format 3, which Jupyter wrote until 2015; its cells were read.")
     elif version != 4:
         notes.append("The file does not say that it is of notebook format 4; it was read as if it were.")
     if pull.latin_1:
         notes.append("The file is not in UTF-8; it was read as Latin-1.")
-    return SubmittedCells(tuple(cells), tuple(notes))
+    if not cells:
+        notes.append("The notebook has no cells.")
+    return SubmittedCells(tuple(cells), tuple(notes), "" if cells else notes[-1])
+
+
+def _reason(problem: MalformedJson, pull: JsonCursor, data: bytes) -> str:
+    """Return why a file could not be read as a notebook, with its place."""
+    mark = CONFLICT.search(data.decode("utf-8", "replace"))
+    if mark is not None:
+        line = mark.string.count("\n", 0, mark.start()) + 1
+        return f"The file is not a notebook: it has git's conflict marks, the first one in line {line:,}."
+    if isinstance(problem, CutOff) and data.strip():
+        return f"The file is not a notebook: it is cut off in the middle ({pull.place})."
+    place = f" ({pull.place})" if data.lstrip().startswith(b"{") else ""
+    return f"The file is not a notebook: {problem}{place}."
+
+
+def _other_file(data: bytes) -> str:
+    """Return what a file is that does not begin as a notebook."""
+    begins = data.lstrip()
+    if not begins.strip(b"\0"):
+        return "it is empty"
+    return next(
+        (f"it is {kind}" for start, kind in _OTHER_FILES if begins.startswith(start)), "it is not a JSON object"
+    )
 
 
 def _note(notes: list[str], text: str) -> None:
@@ -93,19 +123,11 @@ def _note(notes: list[str], text: str) -> None:
 
 
 def _utf_8(data: bytes) -> tuple[bytes, list[str]]:
-    for mark, encoding in _ENCODINGS:
-        if data.startswith(mark):
-            if encoding == "utf-8":
-                return data[len(mark) :], []
-            return _recoded(data, encoding), [f"The file is in {encoding.upper()}, not UTF-8."]
-    if b"\0" in data[:2]:  # no byte order mark, but `{` in two bytes
-        encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
-        return _recoded(data, encoding), ["The file is in UTF-16, not UTF-8."]
-    return data, []
-
-
-def _recoded(data: bytes, encoding: str) -> bytes:
-    return data.decode(encoding, "replace").encode("utf-8", "replace")
+    encoding, skipped = encoding_of(data)
+    if encoding == "utf-8":
+        return data[skipped:], []
+    recoded = data[skipped:].decode(encoding, "replace").encode("utf-8", "replace")
+    return recoded, [f"The file is in {encoding[:6].upper()}, not UTF-8."]
 
 
 def _in_worksheets(pull: JsonCursor) -> Iterator[None]:

@@ -9,22 +9,25 @@ from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_locked, is_solution
 
 from autograder.cells import MAGIC, exercise_of, module_text
-from autograder.intake.reading import Claim, SubmittedCell
+from autograder.intake.reading import CONFLICT, Claim, SubmittedCell
 
 
-def rebuild(released: NotebookNode, cells: Sequence[SubmittedCell], notes: Sequence[str] = ()) -> NotebookNode:
+def rebuild(
+    released: NotebookNode, cells: Sequence[SubmittedCell], notes: Sequence[str] = (), unread: str = ""
+) -> NotebookNode:
     """Return a copy of `released` with the learner's solution cells; a missing one becomes empty.
 
-    notes: earlier notes. They and the new ones are stored in `metadata.labkit.intake`.
+    notes: earlier notes. They and the new ones are stored in `metadata.labkit.intake`. unread: why there are no cells.
+    `metadata.labkit.missing` has the reason for each exercise whose cell is missing.
     An exercise cell that lost its id is found by its magic, one that lost its magic by its id.
     """
     notebook = copy.deepcopy(released)
-    all_notes = list(notes)
+    all_notes, missing = list(notes), dict[str, str]()
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         if is_solution(cell):
-            cell.source = _solution(cell, cells, all_notes)
+            cell.source = _solution(cell, cells, all_notes, missing)
     if cells:
         changed = [cell.metadata.nbgrader.grade_id for cell in notebook.cells if _was_changed(cell, cells)]
         if changed:
@@ -32,12 +35,13 @@ def rebuild(released: NotebookNode, cells: Sequence[SubmittedCell], notes: Seque
             all_notes.append(
                 f"Cells or settings that are the course's were changed or deleted: {named}. The course's count."
             )
-    notebook.metadata["labkit"] = {"intake": list(dict.fromkeys(all_notes))}
+    reasons = dict.fromkeys(missing, unread) if unread else missing
+    notebook.metadata["labkit"] = {"intake": list(dict.fromkeys(all_notes)), "missing": reasons}
     return notebook
 
 
-def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: list[str]) -> str:
-    """Return the text of one solution cell as submitted; oddities are added to `notes`."""
+def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: list[str], missing: dict[str, str]) -> str:
+    """Return the text of one solution cell as submitted; oddities are added to `notes`, and to `missing`."""
     grade_id, exercise = released.metadata.nbgrader.grade_id, exercise_of(released.source)
     label = f"{MAGIC} {exercise}" if exercise else grade_id
     matches = with_id = [cell for cell in cells if cell.grade_id == grade_id]
@@ -53,11 +57,15 @@ def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: lis
             inside = any(f"\n{label}\n" in f"{cell.source}\n" for cell in cells)
             why = "; the line stands in a cell, but not as its first one" if inside else ""
             notes.append(f"The cell `{label}` is missing{why}.")
+        if not matches:
+            missing[exercise] = notes[-1] if cells else ""
     if not matches:
         return f"{MAGIC} {exercise}\n" if exercise else ""
     if len({cell.source for cell in matches}) > 1:
         notes.append(f"{len(matches)} different cells say that they are `{label}`; the last one counts.")
     taken = matches[-1]
+    if CONFLICT.search(taken.source):
+        notes.append(f"The cell `{label}` has git's conflict marks.")
     if taken.cell_type != released.cell_type:
         notes.append(f"The cell `{label}` is not a {released.cell_type} cell any more; it was read as one.")
     if taken.attachments:

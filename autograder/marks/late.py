@@ -9,8 +9,9 @@ An extension is a line of `course/extensions.csv`: learner, assignment, new due 
 from __future__ import annotations
 
 import csv
+import io
 import math
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import LateSubmissionPlugin
 from nbgrader.preprocessors import AssignLatePenalties
 from traitlets import Float
+
+from autograder.text_files import UnreadableText, read_text
+from autograder.times import InvalidTime, utc_time
 
 DAY = 24 * 3600
 EXTENSIONS = "extensions.csv"
@@ -69,11 +73,13 @@ class LatePenalties(AssignLatePenalties):  # type: ignore[misc]  # nbgrader has 
 def read_extensions(path: Path) -> dict[tuple[str, str], datetime]:
     """Return the due dates in UTC by learner and assignment; empty without a file. Raises `BrokenExtensions`."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file, strict=True))
+        text = read_text(path)
+        # Excel separates by semicolons where a comma is the decimal sign
+        separator = ";" if ";" in text.partition("\n")[0] else ","
+        rows = list(csv.DictReader(io.StringIO(text), strict=True, delimiter=separator))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, UnreadableText, csv.Error) as error:
         raise BrokenExtensions(f"{path} cannot be read: {error}") from None
     extensions = {}
     for number, row in enumerate(rows, start=2):
@@ -82,15 +88,7 @@ def read_extensions(path: Path) -> dict[tuple[str, str], datetime]:
             raise BrokenExtensions(f"{path}, line {number}: it needs {', '.join(COLUMNS)}; it has {row}")
         student, assignment, until = cells
         try:
-            extensions[student, assignment] = _time(until)
-        except ValueError:
-            raise BrokenExtensions(
-                f"{path}, line {number}: {until!r} is no time; write 2027-01-31 23:59:00 UTC, or +01:00 for UTC"
-            ) from None
+            extensions[student, assignment] = utc_time(until)
+        except InvalidTime as problem:
+            raise BrokenExtensions(f"{path}, line {number}: {problem}") from None
     return extensions
-
-
-def _time(text: str) -> datetime:
-    """Parse a time to UTC without a time zone, as in nbgrader, whose own parser reads +0100 as a hundred seconds."""
-    time = datetime.fromisoformat(text.replace("UTC", "+00:00").replace(" +", "+").replace(" -", "-"))
-    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time

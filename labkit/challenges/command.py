@@ -34,6 +34,12 @@ def send(name: str, file: Path, pseudonym: str) -> int:
     return 0
 
 
+def withdraw(name: str) -> int:
+    """Withdraw the learner's entries from the standings of the course on this hub. Raises `CommandError`."""
+    print(sending.withdraw(_found(name).name))
+    return 0
+
+
 def _found(name: str) -> Challenge:
     try:
         return find(name)

@@ -119,11 +119,16 @@ def test_lateness_extensions_and_changes_by_hand(course: Course) -> None:
 def test_an_extension_that_cannot_be_read_stops_before_anything_is_graded(course: Course) -> None:
     hand_in(course, "late", timedelta(0))
     (course.folder / "extensions.csv").write_text(f"student,assignment,until\nlate,{PHASE},next week\n")
-    with pytest.raises(BrokenExtensions, match="line 2: 'next week' is no time"):
+    with pytest.raises(BrokenExtensions, match="line 2: 'next week' is not a time: write 2027-01-31 23:59:00 UTC"):
         grade(course, PHASE)
     path = course.folder / "other.csv"
     path.write_text(f"student,assignment,until\n\ufeffx,{PHASE},2026-03-01 13:00:00 +0100\n")
     assert read_extensions(path) == {("\ufeffx", PHASE): DUE}
+    path.write_bytes(f"student;assignment;until\r\nada;{PHASE};2026-03-01 13:00 +01:00\r\n".encode("utf-16"))
+    assert read_extensions(path) == {("ada", PHASE): DUE}, "as Windows' editors and Excel write it"
+    path.write_bytes(b"student,assignment,until\nada,p,2026-03-01\nJos\xe9,p,2026-03-01\n")
+    with pytest.raises(BrokenExtensions, match="line 3 is not UTF-8 text: save the file as UTF-8"):
+        read_extensions(path)
     path.write_text("student,until\nx,2026-03-01\n")
     with pytest.raises(BrokenExtensions, match="line 2: it needs student, assignment, until"):
         read_extensions(path)

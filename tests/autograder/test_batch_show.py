@@ -108,6 +108,14 @@ def test_the_table_says_why_there_are_no_points() -> None:
     assert "graded: SyntaxError at x.py, line 3\\x1b[2J" in text
 
 
+def test_the_table_says_when_a_time_of_submission_is_not_its_own() -> None:
+    problem = "`timestamp.txt` has no valid time: the time of its receipt counts."
+    assert f"graded; {problem}" in shown(NotebookSummary(ADA, GRADED, 3.0, 3.0, time_problem=problem))
+    assert f"graded: no cells; {problem}" in shown(
+        NotebookSummary(ADA, GRADED, 0.0, 3.0, why="no cells", time_problem=problem)
+    )
+
+
 def test_the_bar_names_whom_it_waits_for_when_its_guess_was_wrong() -> None:
     file, now = io.StringIO(), [0.0]
     show = Show(Console(file=file, width=200, force_terminal=True), clock=lambda: now[0])

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from autograder.classroom.challenges.entries import course_entries, received
+from autograder.classroom.challenges.entries import assignment_of, course_entries, received, withdrawal_of
+from autograder.classroom.challenges.grader import EntryGrader
 from autograder.classroom.challenges.leaderboard import Judgement, Leaderboard, Standing
+from autograder.classroom.challenges.look_alikes import look_alike
+from autograder.classroom.grading_queue import Done, GradingQueue
 from autograder.intake.limits import EntryRefused
+from labkit.challenges import sending
 from labkit.challenges.challenge import Outcome
 from labkit.trace import Event, Kind, Trace
 
@@ -31,8 +35,32 @@ def test_an_entry_is_read_with_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Ada", "h a r e", "BOUND", "Ring"])
 def test_names_of_users_of_others_and_of_the_course_s_entries_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(EntryRefused, match="somebody else has it, or it is a user's name"):
+    with pytest.raises(EntryRefused, match="somebody else has it or one that looks like it, or it is a user's name"):
         received(sent(tmp_path / "one", name), ["ada"], ["Hare", *course_entries("all_reduce")])
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("H\u0430re", "Hare"),  # a Cyrillic letter
+        ("\u041d\u0410RE", "Hare"),  # two Cyrillic capitals
+        ("\u03a1arrot", "Parrot"),  # a Greek capital
+        ("lda", "Ida"),
+        ("T0rt0ise", "Tortoise"),
+        ("Barney", "Bamey"),
+        ("hare", "HARE"),
+        ("H-a.r e", "Hare"),
+    ],
+)
+def test_names_that_look_alike_are_refused(tmp_path: Path, name: str, other: str) -> None:
+    assert look_alike(name, [other]) and look_alike(other, [name])
+    with pytest.raises(EntryRefused, match="one that looks like it"):
+        received(sent(tmp_path / "one", name), [], [other])
+
+
+@pytest.mark.parametrize(("name", "other"), [("Tide", "Tlde"), ("Maria", "Mario"), ("Żółć", "Zorc"), ("学生", "先生")])
+def test_names_that_differ_for_a_reader_are_not_refused(name: str, other: str) -> None:
+    assert not look_alike(name, [other])
 
 
 def test_a_hostile_folder_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -91,6 +119,62 @@ def test_the_best_entry_of_each_author_stands_under_the_newest_name(tmp_path: Pa
     assert again.id == leaderboard.id_of("ada+1") and len(leaderboard.results("goodput")) == 4, (
         "judged again, kept once"
     )
+
+
+def test_equal_scores_share_a_place(tmp_path: Path) -> None:
+    leaderboard = Leaderboard(tmp_path)
+    leaderboard.keep_bounds("goodput", {"storm 1": 10.0})
+    for number, (author, value) in enumerate([("ada", 12.0), ("grace", 14.0), ("alan", 14.0), ("emmy", 15.0)]):
+        at = f"2026-12-01T1{number}:00:00+00:00"
+        leaderboard.keep("goodput", f"{author}+1", author, author.upper(), "", judged(value), at)
+    assert [one.place for one in leaderboard.standings("goodput")] == [0, 1, 2, 2, 4]
+
+
+def test_withdrawn_entries_are_out_of_the_standings(tmp_path: Path) -> None:
+    leaderboard = board(tmp_path)
+    (first,) = (one.result for one in leaderboard.standings("goodput")[1:2])
+    assert first is not None
+    leaderboard.withdraw("goodput", "ada", 100.0)
+    assert names(leaderboard.standings("goodput")) == ["bound", "adaptive"]
+    assert leaderboard.names_of_others("goodput", "grace") == {"adaptive"}, "others may have the name now"
+    assert leaderboard.trace("goodput", first.id, "storm 1") is None
+    assert len(leaderboard.results("goodput")) == 4, "nothing is deleted"
+    later = "2026-12-01T13:00:00+00:00"
+    leaderboard.keep("goodput", "ada+3", "ada", "Hare", "", judged(13.0), later, sent=101.0)
+    assert names(leaderboard.standings("goodput")) == ["bound", "Hare", "adaptive"], "sent after the withdrawal"
+    leaderboard.withdraw("goodput", "ada", 100.0)  # the service was killed, and does it again
+    assert names(leaderboard.standings("goodput")) == ["bound", "Hare", "adaptive"]
+
+
+def test_a_withdrawal_comes_through_the_queue_and_waits_for_no_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbound, today = tmp_path / "exchange" / "inbound", "2026-12-01"
+    (inbound / "ada").mkdir(parents=True)
+    monkeypatch.setenv(sending.EXCHANGE, str(tmp_path / "own"))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "inbound").symlink_to(inbound / "ada")  # as the learner's server sees it
+    monkeypatch.setenv("USER", "ada")
+    (tmp_path / "mine.py").write_text("class Policy: ...\n")
+    leaderboard = Leaderboard(tmp_path / "challenges")
+    leaderboard.keep_bounds("goodput", {"storm 1": 10.0})
+    leaderboard.keep("goodput", "ada+0", "ada", "Hare", "", judged(12.0), f"{today}T09:00:00+00:00", sent=1.0)
+    queue = GradingQueue(
+        inbound, tmp_path / "graded", [assignment_of("goodput"), withdrawal_of("goodput")], tries_per_day=1
+    )
+    sending.send("goodput", tmp_path / "mine.py", "Hare")
+    (first,) = queue.waiting(today)
+    queue.finish(first, Done("ada", first.assignment, first.path.name, f"{today}T10:00:00+00:00", judged=True))
+    sending.send("goodput", tmp_path / "mine.py", "Hare")
+    assert queue.waiting(today) == [], "no try is left"
+    sending.withdraw("goodput")
+    (withdrawal,) = queue.waiting(today)
+    grader = EntryGrader(leaderboard, [], ["goodput"])
+    queue.finish(withdrawal, grader.grade(withdrawal))
+    assert names(leaderboard.standings("goodput")) == ["bound"]
+    (waited,) = queue.waiting("2026-12-02")
+    done = grader.grade(waited)
+    assert (done.judged, done.problem) == (False, "you have withdrawn it")
 
 
 def test_a_trace_is_found_by_an_id_that_does_not_say_whose_it_is(tmp_path: Path) -> None:

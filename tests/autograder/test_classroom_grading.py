@@ -56,8 +56,8 @@ def arrive(
 def test_the_newest_whole_submission_of_each_learner_waits(tmp_path: Path) -> None:
     inbound = tmp_path / "inbound"
     arrive(inbound, "ada", 1)
-    newest = arrive(inbound, "ada", 3)
     arrive(inbound, "ada", 2)
+    newest = arrive(inbound, "ada", 3)
     arrive(inbound, "ada", 4, whole=False)
     arrive(inbound, "ada", 5, name="grace")
     arrive(inbound, "ada", 6, assignment="phase9_other")
@@ -65,6 +65,19 @@ def test_the_newest_whole_submission_of_each_learner_waits(tmp_path: Path) -> No
     (inbound / "link").symlink_to(inbound / "ada")
     queue = GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=5)
     assert [one.path for one in queue.waiting("2026-12-01")] == [newest]
+
+
+def test_a_submission_dated_in_the_future_hides_no_later_one(tmp_path: Path) -> None:
+    inbound = tmp_path / "inbound"
+    of_a_fast_clock = arrive(inbound, "ada", 59)
+    before = of_a_fast_clock.stat().st_ctime
+    secret = of_a_fast_clock / "submission_secret.txt"
+    os.utime(secret, (0, secret.stat().st_mtime - 60))  # it arrived a minute ago
+    later = arrive(inbound, "ada", 0)
+    of_a_fast_clock.chmod(0o755)  # moves the time of the folder's last change
+    queue = GradingQueue(inbound, tmp_path / "graded", [PHASE], tries_per_day=5)
+    (waiting,) = queue.waiting("2026-12-01")
+    assert waiting.path == later and waiting.received >= before, "not the time in its name"
 
 
 CLOSED = """
@@ -225,7 +238,7 @@ def test_a_learner_sees_the_place_in_the_queue(tmp_path: Path) -> None:
 
 def test_learners_take_turns() -> None:
     def handed_in(learner: str, seconds: float) -> Submission:
-        return Submission(learner, PHASE, datetime(2026, 12, 1), Path(f"{learner}{seconds}"), seconds)
+        return Submission(learner, PHASE, Path(f"{learner}{seconds}"), seconds)
 
     many = [handed_in("ada", second) for second in (1, 2, 3)]
     grace, alan = handed_in("grace", 4), handed_in("alan", 5)
@@ -239,7 +252,7 @@ def test_files_of_the_newest_and_of_the_spared_submission_are_kept(tmp_path: Pat
         earlier.mkdir()
         (earlier / "large").touch()
         moment = datetime(2026, 11, 27, 9, 0, number)
-        record = Record("ada", PHASE, moment, moment, "ada", True, "", f"try {number}")
+        record = Record("ada", PHASE, moment, moment, moment, "ada", True, "", f"try {number}")
         write_json(earlier.with_name(f"{earlier.name}.json"), record.to_json())
     discard_files(tmp_path, 3, spared="try 2")
     kept = sorted(path.name[14] for path in tmp_path.glob("*Z"))

@@ -72,6 +72,11 @@ def test_stored_verdicts_are_read_without_the_judge(tmp_path: Path) -> None:
         follows = CheckResult("time", 3, 0, seen="nothing", cause="sum")
         store.keep(task, StoredVerdict("key", Verdict({"g": Report("p/x", [*gaps, follows], 1)}), 0.1))
         assert not read_verdicts(tmp_path / "verdicts/ada/p").exercises[0].written
+    cut_off = "The file is not a notebook: it is cut off in the middle (line 3)."
+    store.keep(
+        task, StoredVerdict("key", Verdict({"g": Report("p/x", [CheckResult("sum", 2, 0)], 0)}, (cut_off,)), 0.1)
+    )
+    assert read_verdicts(tmp_path / "verdicts/ada/p").exercises[0].why == cut_off
     store.fail(task, "no memory", 1)
     (tmp_path / "verdicts/ada/p/02_y.json").write_text("{damaged")
     verdicts = read_verdicts(tmp_path / "verdicts/ada/p")

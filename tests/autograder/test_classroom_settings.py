@@ -129,8 +129,35 @@ def test_learners_come_from_both_lists_and_a_wrong_line_is_named(tmp_path: Path)
     add_learners(tmp_path, ["alan"])
     assert learners(site, tmp_path) == ["ada", "grace", "alan"]
     add_learners(tmp_path, ["../x"])
-    with pytest.raises(CommandError, match=r"learners.txt:5: '\.\./x' cannot be a learner"):
+    with pytest.raises(CommandError, match=r"learners.txt:5: '\.\./x' cannot be a user: write x \("):
         learners(site, tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_lists_and_settings_that_windows_wrote_are_read(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "learners.txt").write_bytes("ada\r\ngrace # Größe\r\n".encode(encoding))
+    site = tmp_path / "site.toml"
+    site.write_bytes('[course]\r\nlearners = ["alan"]\r\n'.encode(encoding))
+    assert learners(sites.load(site), tmp_path) == ["alan", "ada", "grace"]
+    add_learners(tmp_path, ["emmy"])
+    assert learners(sites.Site(), tmp_path) == ["ada", "grace", "emmy"], "the rest of the list is as before"
+
+
+def test_a_list_in_another_encoding_is_named(tmp_path: Path) -> None:
+    (tmp_path / "learners.txt").write_bytes("ada\n# Größe\n".encode("latin-1"))
+    with pytest.raises(CommandError, match=r"learners.txt cannot be read: line 2 is not UTF-8 text: save the file as"):
+        learners(sites.Site(), tmp_path)
+
+
+def test_a_name_that_cannot_be_used_is_refused_with_one_that_can(tmp_path: Path) -> None:
+    lines = ["Ada.Lovelace+x@example.org", "Grace", "Élodie Müller", "42", "instructor"]
+    (tmp_path / "learners.txt").write_text("\n".join(lines))
+    with pytest.raises(CommandError) as caught:
+        learners(sites.Site(), tmp_path)
+    reasons = str(caught.value).splitlines()[1:]
+    assert "'Ada.Lovelace+x@example.org' is an e-mail address, not a name: write ada.lovelace.x (up to" in reasons[0]
+    assert "write grace (" in reasons[1] and "write elodie.muller (" in reasons[2]
+    assert "write a name such as ada (" in reasons[3] and "'instructor' is an instructor" in reasons[4]
 
 
 def test_passwords_are_given_once_and_can_be_forgotten(tmp_path: Path) -> None:

@@ -182,7 +182,17 @@ def test_a_missing_exercise_cell_is_noted() -> None:
         (b'{"cells": [], "x": ' + b"[" * 3_000_000, "too many values"),
         (b'{"cells": []} and more', "something follows"),
         (b'{"cells": [], "metadata": {"a": "not closed', "in the middle"),
-        (b'{"cells": [{"source": "x" "y"}]}', "a comma is missing"),
+        (b'{"cells": [{"source": "x" "y"}]}', "a comma is missing (byte 26)"),
+        (b'{\n"cells": [\n{"source": "x" "y"}]}', "a comma is missing (line 3)"),
+        (b'{\n"cells": [\n{"source": ["x = 1', "it is cut off in the middle (line 3)"),
+        (
+            b'{\n"cells": [\n<<<<<<< HEAD\n{"source": "x"}\n=======\n{"source": "y"}\n>>>>>>> theirs\n]}',
+            "it has git's conflict marks, the first one in line 3",
+        ),
+        (b" \n", "it is empty"),
+        (b"<!DOCTYPE html>\n", "it is a page of the web"),
+        (b"PK\x03\x04\x14", "it is an archive (zip)"),
+        (b'{"cells": []}', "The notebook has no cells"),
         (b'{"cells": [{"metadata": ' + b"[" * 5000 + b"]" * 5000 + b"}]}", "too deep"),
     ],
 )

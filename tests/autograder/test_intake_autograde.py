@@ -114,6 +114,14 @@ def test_what_fails_on_our_side_is_no_mark_and_is_tried_again(course: Course) ->
     assert scores(course)["unlucky"] == 0.0
 
 
+def test_a_time_in_the_future_hides_no_later_submission(course: Course) -> None:
+    for module, year, score in (("", 2099, 0.0), (second_exercise.SOLUTION, 2026, 3.0)):
+        (hand_in(course, "skewed", module) / "timestamp.txt").write_text(f"{year}-03-01 12:00:00 UTC")
+        course.autograde(PHASE, "skewed")
+        assert scores(course)["skewed"] == score
+    assert "Skipping existing assignment" in course.autograde(PHASE, "skewed")
+
+
 def test_nbgraders_own_converter_gets_no_exporter() -> None:
     with pytest.raises(NbGraderException, match="nbgrader's own Autograde"):
         ReceivedExporter(parent=Autograde())

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from traitlets.config import Config
 from autograder.course_folder import CONFIG_FILE
 from autograder.intake import read_release, receive
 from autograder.intake.collect import ExchangeCollect
+from autograder.intake.keeping import write_json
 from autograder.intake.stamps import FORMAT, current_record
 from autograder.submissions import with_module
 
@@ -196,15 +198,69 @@ def test_before_the_due_date_means_before_it_by_the_kernels_clock(lab: Class) ->
     now = datetime.now(UTC).replace(tzinfo=None)
     with Gradebook(f"sqlite:///{lab.course}/gradebook.db") as gradebook:
         gradebook.add_assignment(ASSIGNMENT, duedate=now + timedelta(hours=1))
-    lab.submit(LEARNER, "x = 'in time'\n")
-    late = renamed(lab.submit(LEARNER, "x = 'late'\n"), now + timedelta(hours=2))
+    lab.submit(LEARNER, "x = 'first'\n")
+    fast = renamed(lab.submit(LEARNER, "x = 'of a fast clock'\n"), now + timedelta(hours=2))
     lab.collect(before_duedate=True)
-    assert "in time" in lab.module()
+    assert "of a fast clock" in lab.module(), "it has arrived in time"
     with Gradebook(f"sqlite:///{lab.course}/gradebook.db") as gradebook:
         gradebook.update_or_create_assignment(ASSIGNMENT, duedate=now - timedelta(days=1))
-    renamed(late, now - timedelta(days=2))
+    renamed(fast, now - timedelta(days=2))
     lab.collect(before_duedate=True)
     assert lab.record().handed_in > now - timedelta(hours=1)
+
+
+@pytest.mark.parametrize("skew", [timedelta(days=400), timedelta(seconds=30)])
+def test_a_submission_dated_in_the_future_hides_no_later_one(skew: timedelta, lab: Class) -> None:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    renamed(lab.submit(LEARNER, "x = 'of a fast clock'\n"), now + skew)
+    assert lab.collect() == {}
+    assert lab.record().handed_in < now + timedelta(seconds=20), "the time of receipt"
+    later = lab.submit(LEARNER, "x = 'later'\n")
+    assert lab.collect(update=True) == {}
+    assert "later" in lab.module() and lab.record().source == later.name
+    assert lab.collect(update=True) == {} and lab.record().source == later.name
+
+
+def test_an_exchange_that_was_copied_is_ordered_by_names(lab: Class) -> None:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    renamed(lab.submit(LEARNER, "x = 'newest'\n"), now - timedelta(days=1))
+    renamed(lab.submit(LEARNER, "x = 'copied last'\n"), now - timedelta(days=2))
+    lab.collect(believe_names=True)
+    assert "newest" in lab.module()
+
+
+def test_a_time_in_the_future_of_a_submission_copied_by_hand_hides_no_later_one(lab: Class) -> None:
+    by_hand = lab.submitted()
+    by_hand.mkdir(parents=True)
+    (by_hand / "timestamp.txt").write_text("2099-01-01 00:00:00 UTC")
+    lab.submit(LEARNER, "x = 'later'\n")
+    lab.collect(update=True)
+    assert "later" in lab.module()
+
+
+def test_a_submission_that_is_only_restored_is_not_late_for_it(lab: Class) -> None:
+    folder = lab.submit(LEARNER)
+    lab.collect()
+    collected = lab.record()
+    restored = folder.with_name("restored")
+    shutil.copytree(folder, restored)  # all its files are new to the kernel
+    shutil.rmtree(folder)
+    restored.rename(folder)
+    give(folder, LEARNER)
+    old = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+    write_json(
+        lab.course / "collected" / LEARNER / ASSIGNMENT / "current.json",
+        replace(collected, handed_in=old, claimed=old, received=old).to_json(),
+    )
+    lab.collect(update=True)
+    assert lab.record().handed_in == old
+
+
+def test_a_zone_that_is_unknown_costs_no_submission(lab: Class) -> None:
+    folder = lab.submit(LEARNER)
+    student, assignment, time, random = folder.name.split("+")
+    folder.rename(folder.with_name(f"{student}+{assignment}+{time.replace('UTC', 'CEST')}+{random}"))
+    assert lab.collect() == {} and lab.submitted().is_dir()
 
 
 def link(folder: Path, secret: Path) -> str:

@@ -8,7 +8,7 @@ import pwd
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
@@ -97,7 +97,8 @@ def test_what_is_no_plain_file_is_not_read(make: Callable[[Path, Path], object],
     make(folder / FILE, secret)
     make(folder / "timestamp.txt", secret)
     intake = receive(folder, RELEASE)
-    assert taken(intake) == "" and intake.handed_in is None
+    assert taken(intake) == "" and "`timestamp.txt` has no valid time" in intake.time_problem
+    assert intake.handed_in is not None and intake.time_problem in intake.notes
     assert any(why in note for note in intake.notes), intake.notes
 
 
@@ -298,9 +299,37 @@ def test_what_is_missing_on_our_side_is_no_grade(tmp_path: Path) -> None:
     "text",
     ["", "soon", "9999-99-99 00:00:00", "2026-01-01 00:00:00 /dev/zero", "\x00" * 50, "2026-01-01 00:00:00 UTC x"],
 )
-def test_a_time_that_is_none_is_ignored(text: str, folder: Path) -> None:
+def test_without_a_valid_time_the_time_of_receipt_counts(text: str, folder: Path) -> None:
+    stamp = folder / "timestamp.txt"
+    stamp.write_text(text)
+    received = datetime.fromtimestamp(stamp.stat().st_ctime, UTC).replace(tzinfo=None)
+    intake = receive(folder, RELEASE)
+    assert (intake.handed_in, intake.notes[0]) == (received, intake.time_problem)
+    assert "`timestamp.txt` has no valid time" in intake.time_problem
+    stamp.unlink()
+    assert (receive(folder, RELEASE).handed_in, receive(folder, RELEASE).time_problem) == (None, "")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "\ufeff2026-03-01 12:00:00.5 UTC\r\n".encode(),
+        "\ufeff2026-03-01 12:00:00.5 UTC\r\n".encode("utf-16-le"),
+        "2026-03-01 12:00:00.5 UTC".encode("utf-16-be"),
+        b"2026-03-01 13:00:00.5 +01:00\r",
+        b"2026-03-01 13:00:00.5 +0100\n",
+    ],
+)
+def test_a_time_stamp_that_windows_wrote_is_read(data: bytes, folder: Path) -> None:
+    (folder / "timestamp.txt").write_bytes(data)
+    intake = receive(folder, RELEASE)
+    assert (intake.handed_in, intake.time_problem) == (datetime(2026, 3, 1, 12, 0, 0, 500_000), "")
+
+
+@pytest.mark.parametrize("text", ["2026-03-01 12:00:00 CEST", "2026-03-01 12:00:00 PST"])
+def test_an_abbreviation_of_a_zone_that_is_unknown_is_not_utc(text: str, folder: Path) -> None:
     (folder / "timestamp.txt").write_text(text)
-    assert receive(folder, RELEASE).handed_in is None
+    assert receive(folder, RELEASE).time_problem
 
 
 @settings(max_examples=200)
@@ -317,8 +346,11 @@ def test_the_record_of_collect_counts_more_than_the_submissions_own_word(folder:
     (folder / FILE).write_text(WORK)
     (folder / "timestamp.txt").write_text("2001-01-01 00:00:00 UTC")
     time = datetime(2026, 11, 21, 10, 0, 0, 1)
-    record = Record("ann", "phase1", time, time, "ann", True, "0", "ann+phase1+x", ("`x` was left out.",))
-    assert Record.from_json(json.loads(json.dumps(record.to_json()))) == record
+    record = Record("ann", "phase1", time, time, time, "ann", True, "0", "ann+phase1+x", ("`x` was left out.",))
+    written = json.loads(json.dumps(record.to_json()))
+    assert Record.from_json(written) == record
+    del written["received"]  # as earlier versions wrote it
+    assert Record.from_json(written) == record
     intake = receive(folder, RELEASE, record=record)
     assert (intake.handed_in, intake.recorded) == (time, True) and time.strftime(FORMAT)[:4] == "2026"
     assert intake.notes == record.notes

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -13,6 +14,7 @@ import nbformat
 import pytest
 import second_exercise
 from browsers import chromium, new_context
+from nbgrader.api import Gradebook
 from playwright.sync_api import expect
 from system_packages import needs_packages
 from waiting import BROKEN_SECONDS, wait_until
@@ -20,6 +22,15 @@ from waiting import BROKEN_SECONDS, wait_until
 from labkit.linux.free_port import free_port
 
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
+
+
+NOON = datetime(2027, 3, 1, 12)
+PUT = """async ([path, body]) => (await fetch(path, {
+    method: "PUT",
+    headers: {"X-CSRFToken": document.cookie.match(/_xsrf=([^;]*)/)[1], "Content-Type": "application/json"},
+    body: JSON.stringify(body),
+})).status"""
+"""What the formgrader's dialog of an assignment sends."""
 
 
 @pytest.mark.slow
@@ -68,6 +79,13 @@ def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_pat
             assert (course / "release" / PHASE / f"{NOTEBOOK}.ipynb").is_file()
             page.goto(urljoin(page.url, "/formgrader/gradebook"))
             expect(page.locator("h1").nth(1)).to_have_text("Manual Grading")
+            for zone, status in (("+01:00", 200), ("+0100", 200), ("CEST", 400)):
+                body = {"duedate_notimezone": "2027-03-01T13:00:00", "duedate_timezone": zone}
+                answer = page.evaluate(PUT, [f"/formgrader/api/assignment/{PHASE}", body])
+                assert answer == status, (zone, (tmp_path / "server.log").read_text())
+                with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+                    assert gradebook.find_assignment(PHASE).duedate == NOON
+            assert "'2027-03-01T13:00:00 CEST' is not a time: write" in (tmp_path / "server.log").read_text()
             file = page.goto(urljoin(page.url, "/formgrader/submissions/any/page.html"))
             assert file is not None and "sandbox allow-scripts" in file.headers["content-security-policy"]
     finally:

@@ -67,10 +67,29 @@ def test_without_a_hub_nothing_is_sent(tmp_path: Path, capsys: pytest.CaptureFix
     assert "--send needs a challenge, a file" in capsys.readouterr().err
 
 
+def test_entries_are_withdrawn_by_a_folder_of_the_exchange(inbound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["challenge", "goodput", "--withdraw"]) == 0
+    assert "your entries to goodput so far are withdrawn" in capsys.readouterr().out
+    (folder,) = inbound.iterdir()
+    assert folder.name.startswith("ada+withdraw-challenge-goodput+")
+    assert [path.name for path in folder.iterdir()] == ["submission_secret.txt"]
+    assert main(["challenge", "goodput", str(inbound.parent.parent / "mine.py"), "--withdraw"]) == 2
+    assert main(["challenge", "--withdraw"]) == 2
+    assert "--withdraw needs the name of a challenge" in capsys.readouterr().err
+
+
+def test_without_a_hub_nothing_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(sending.EXCHANGE, raising=False)
+    assert main(["challenge", "goodput", "--withdraw"]) == 2
+    assert "--withdraw works on the server of a course's hub" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "name",
-    ["ada\u202egnol", "a\u200bb", "a\u0301\u0302\u0303", "-x", "a&b", "a\x00b"],
-    ids=["reordered", "invisible", "stacked marks", "option", "entity", "null"],
+    ["ada\u202egnol", "a\u200bb", "a\u0301\u0302\u0303", "-x", "a&b", "a\x00b", "a\u3164b", "\u115fab"],
+    ids=["reordered", "invisible", "stacked marks", "option", "entity", "null", "filler", "filler in front"],
 )
 def test_names_that_mislead_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="a name in the standings has letters"):

@@ -7,11 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from autograder.classroom.challenges.look_alikes import look_alike
 from autograder.intake.folder import FolderEntry, opened, read
 from autograder.intake.limits import EntryRefused
 from labkit import catalogue
 from labkit.challenges.challenge import BOUND
-from labkit.challenges.sending import ASSIGNMENT, ENTRY, MOST_BYTES, NAME, checked_name
+from labkit.challenges.sending import ASSIGNMENT, ENTRY, MOST_BYTES, NAME, WITHDRAWAL, checked_name
 
 _MOST_NAME_BYTES = 1_000
 
@@ -29,9 +30,20 @@ def assignment_of(challenge: str) -> str:
     return f"{ASSIGNMENT}{challenge}"
 
 
+def withdrawal_of(challenge: str) -> str:
+    """Return the assignment of withdrawals from a challenge in the exchange."""
+    return f"{WITHDRAWAL}{challenge}"
+
+
 def challenge_of(assignment: str) -> str | None:
-    """Return the challenge of an assignment in the exchange; None if it is an ordinary one."""
-    return assignment.removeprefix(ASSIGNMENT) if assignment.startswith(ASSIGNMENT) else None
+    """Return the challenge of an entry's or a withdrawal's assignment; None if it is an ordinary one."""
+    start = next((start for start in (ASSIGNMENT, WITHDRAWAL) if assignment.startswith(start)), None)
+    return None if start is None else assignment.removeprefix(start)
+
+
+def is_withdrawal(assignment: str) -> bool:
+    """Return whether an assignment in the exchange is that of withdrawals."""
+    return assignment.startswith(WITHDRAWAL)
 
 
 def course_entries(challenge: str) -> dict[str, Path]:
@@ -52,14 +64,11 @@ def received(folder: Path, people: Collection[str], taken: Collection[str]) -> E
         except ValueError as problem:
             raise EntryRefused(str(problem)) from None
         source = _text(handle, ENTRY, MOST_BYTES)
-    if alike(name) in {alike(other) for other in (BOUND, *people, *taken)}:
-        raise EntryRefused(f"the name {name!r} cannot be used: somebody else has it, or it is a user's name")
+    if look_alike(name, (BOUND, *people, *taken)):
+        raise EntryRefused(
+            f"the name {name!r} cannot be used: somebody else has it or one that looks like it, or it is a user's name"
+        )
     return Entry(name, source)
-
-
-def alike(name: str) -> str:
-    """Return a key that is equal for names that differ only in case and punctuation."""
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def _text(folder: int, name: str, limit: int) -> str:

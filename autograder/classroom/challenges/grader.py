@@ -6,11 +6,12 @@ import logging
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
-from autograder.classroom.challenges.entries import challenge_of, course_entries, received
+from autograder.classroom.challenges.entries import challenge_of, course_entries, is_withdrawal, received
 from autograder.classroom.challenges.judging import judge
 from autograder.classroom.challenges.leaderboard import Judgement, Leaderboard
 from autograder.classroom.grading_queue import Done, Submission
-from autograder.intake.limits import EntryRefused
+from autograder.intake.limits import EntryRefused, FilesChanged
+from autograder.intake.stamps import received_at
 from labkit.challenges.challenge import find
 from labkit.checks import CannotJudge
 
@@ -24,12 +25,21 @@ class EntryGrader:
         self._leaderboard, self._people, self._open = leaderboard, people, open
 
     def grade(self, one: Submission) -> Done:
-        """Judge an entry and keep it; an entry that was judged already is judged again, with the same result.
+        """Judge an entry and keep it, or withdraw the author's; done again, each has the same result.
 
         Raises IntakeFailed and `CannotJudge`, which are not the author's fault.
         """
         challenge = challenge_of(one.assignment)
         assert challenge is not None
+        try:
+            sent = received_at(one.path, one.path.lstat())
+        except OSError as problem:
+            raise FilesChanged(f"{one.path.name} is not there: {problem.strerror}") from None
+        if is_withdrawal(one.assignment):
+            self._leaderboard.withdraw(challenge, one.learner, sent)
+            return self._done(one, judged=True, problem="")
+        if self._leaderboard.is_withdrawn(challenge, one.learner, sent):
+            return self._done(one, judged=False, problem="you have withdrawn it")
         own = course_entries(challenge)
         taken = {*own, *self._leaderboard.names_of_others(challenge, one.learner)}
         try:
@@ -37,7 +47,7 @@ class EntryGrader:
         except EntryRefused as problem:
             return self._done(one, judged=False, problem=str(problem))
         judged = self._judge(challenge, entry.source)
-        self._leaderboard.keep(challenge, one.path.name, one.learner, entry.name, entry.source, judged, now())
+        self._leaderboard.keep(challenge, one.path.name, one.learner, entry.name, entry.source, judged, now(), sent)
         return self._done(one, judged=True, problem=judged.fault)
 
     def grade_own(self) -> bool:

@@ -2,6 +2,7 @@
 
     challenges/seed                      of all instances; only the classroom knows it
     challenges/NAME/bounds.json          values that no entry can beat, by instance
+    challenges/NAME/withdrawals.json     time up to which each author's entries are withdrawn
     challenges/NAME/ID/entry.py          the text that was judged
     challenges/NAME/ID/storm-1.json      the trace of each instance
     challenges/NAME/ID/result.json       written last: without it the entry is not judged
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -63,6 +65,8 @@ class Result:
     """Why it does not count, for its author."""
     fault_seen: str = ""
     """Fault on the failed instance, for the instructor."""
+    sent: float = 0.0
+    """Time of its receipt, in seconds since 1970; 0 for the course's own entries."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Standing:
     """Judged entry; None for the bound."""
     ratio: float
     """Score divided by the bound's."""
+    place: int
+    """From 1; equal scores share one. 0 for the bound."""
 
 
 class Leaderboard:
@@ -111,18 +117,48 @@ class Leaderboard:
 
     def names_of_others(self, challenge: str, author: str) -> set[str]:
         """Return all names in the standings that `author` cannot have."""
-        return {result.name for result in self.results(challenge) if result.author != author}
+        return {result.name for result in self._standing(challenge) if result.author != author}
+
+    def withdraw(self, challenge: str, author: str, sent: float) -> None:
+        """Take all entries of `author` that were received up to this time out of the standings. Their files stay."""
+        folder = self._folder / challenge
+        folder.mkdir(parents=True, exist_ok=True)
+        times = self._withdrawals(challenge)
+        write_json(folder / "withdrawals.json", {**times, author: max(sent, times.get(author, sent))})
+
+    def is_withdrawn(self, challenge: str, author: str, sent: float) -> bool:
+        """Return whether an entry that was received at this time is withdrawn."""
+        return bool(author) and sent <= self._withdrawals(challenge).get(author, -math.inf)
+
+    def _withdrawals(self, challenge: str) -> dict[str, float]:
+        path = self._folder / challenge / "withdrawals.json"
+        times: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+        return times
+
+    def _standing(self, challenge: str) -> list[Result]:
+        """Return the judged entries that are not withdrawn, oldest first."""
+        return [
+            result for result in self.results(challenge) if not self.is_withdrawn(challenge, result.author, result.sent)
+        ]
 
     def id_of(self, label: str) -> str:
         """Return the ID of an entry: a keyed hash of the name of its folder in the exchange."""
         return hashlib.blake2b(label.encode(), key=str(self.seed()).encode(), digest_size=8).hexdigest()
 
     def keep(
-        self, challenge: str, label: str, author: str, name: str, source: str, judged: Judgement, at: str
+        self,
+        challenge: str,
+        label: str,
+        author: str,
+        name: str,
+        source: str,
+        judged: Judgement,
+        at: str,
+        sent: float = 0.0,
     ) -> Result:
         """Keep an entry with its traces; it appears whole or not at all. label: see `id_of`."""
         values = {} if judged.fault else judged.values
-        result = Result(self.id_of(label), author, name, at, values, judged.fault, judged.fault_seen)
+        result = Result(self.id_of(label), author, name, at, values, judged.fault, judged.fault_seen, sent)
         folder = self._folder / challenge / result.id
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "entry.py").write_text(source)
@@ -136,7 +172,7 @@ class Leaderboard:
 
     def trace(self, challenge: str, id: str, instance: str) -> Path | None:
         """Return the file of a trace; None if there is none. The arguments may come from an address."""
-        known = {name for result in self.results(challenge) if result.id == id for name in result.values}
+        known = {name for result in self._standing(challenge) if result.id == id for name in result.values}
         if _ID.fullmatch(id) is None or instance not in known:
             return None
         path = self._folder / challenge / id / _file(instance)
@@ -150,7 +186,7 @@ class Leaderboard:
         bound = Row(BOUND, bounds)
         best: dict[str, Result] = {}
         names: dict[str, str] = {}
-        for result in self.results(challenge):
+        for result in self._standing(challenge):
             author = result.author or f" {result.name}"  # no user name begins with a space
             names[author] = result.name
             if result.values.keys() == bounds.keys() and (
@@ -158,8 +194,14 @@ class Leaderboard:
             ):
                 best[author] = result
         rows = [(Row(names[author], result.values), result) for author, result in best.items()]
-        ranked = [Standing(row, result, row.score / bound.score) for row, result in rows]
-        return [Standing(bound, None, 1.0), *sorted(ranked, key=lambda standing: standing.row.score)]
+        rows.sort(key=lambda ranked: ranked[0].score)
+        standings = [Standing(bound, None, 1.0, 0)]
+        for number, (row, result) in enumerate(rows, start=1):
+            before = standings[-1]
+            is_equal = before.place > 0 and math.isclose(row.score, before.row.score)  # up to rounding of the mean
+            place = before.place if is_equal else number
+            standings.append(Standing(row, result, row.score / bound.score, place))
+        return standings
 
 
 def _file(instance: str) -> str:

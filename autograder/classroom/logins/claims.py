@@ -22,7 +22,10 @@ def user_name(claims: Mapping[str, Any], claim: str, domain: str) -> str:
     name, at, sent_domain = value.lower().partition("@")
     # the same name at another domain is somebody else
     if sent_domain != domain.lower() or bool(at) != bool(domain):
-        wanted = f"an address @{domain}" if domain else "a name without '@'"
+        # an address is a name only where all are of one domain, which the instructor has named
+        wanted = (
+            f"an address @{domain}" if domain else f"a name without '@' (with domain = {sent_domain!r} it can be one)"
+        )
         raise _refused(f"{value!r} is not {wanted}")
     if claim == "email" and claims.get("email_verified") is False:
         raise _refused(f"{value!r} has not been verified by the identity provider")

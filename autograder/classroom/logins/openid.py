@@ -12,6 +12,7 @@ from oauthenticator.generic import GenericOAuthenticator
 
 from autograder.classroom.logins.claims import user_name
 from autograder.classroom.site import OpenID
+from autograder.text_files import UnreadableText, read_text
 from labkit.command_line.commands import CommandError
 
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
@@ -42,11 +43,13 @@ def endpoints(settings: OpenID) -> dict[str, str]:
 def secret(settings: OpenID) -> str:
     """Return the client's secret, read from its file. Raises `CommandError`."""
     try:
-        return Path(settings.secret_file).read_text().strip()
+        return read_text(Path(settings.secret_file)).strip()
     except OSError as problem:
         raise CommandError(
             f"the secret of [login.openid] cannot be read: {problem.filename}: {problem.strerror}"
         ) from None
+    except UnreadableText as problem:
+        raise CommandError(f"the secret of [login.openid] cannot be read: {settings.secret_file}: {problem}") from None
 
 
 def configure(c: Any, settings: OpenID, address: str) -> None:

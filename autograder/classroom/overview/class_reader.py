@@ -17,6 +17,7 @@ from autograder.classroom.overview.gradebook_marks import GradebookMarks, Notebo
 from autograder.classroom.overview.judged import read_verdicts
 from autograder.classroom.overview.returned_page import ReturnedPage, returned_page
 from autograder.intake.folder import printable
+from autograder.intake.stamps import in_utc
 from labkit.catalogue import Exercise, all_exercises
 
 _ROUNDING = timedelta(seconds=1)
@@ -43,6 +44,8 @@ class ExerciseStatus:
     state: State
     marks: NotebookMarks | None
     """Marks; None before it is graded."""
+    why: str
+    """Why there was nothing to judge; empty if there was something, or if it is not judged."""
     attempts: int
     """Number of judged submissions in which it was changed."""
     newer_waits: bool
@@ -60,7 +63,7 @@ class AssignmentStatus:
     name: str
     due: datetime | None
     handed_in: datetime | None
-    """Time of the newest submission: the hub's time if it is collected, else the time that it claims."""
+    """Time at which the exchange received the newest submission; before it is graded, of a change of it, too."""
     waits: bool
     """Whether that submission is not graded yet."""
     exercises: tuple[ExerciseStatus, ...]
@@ -165,7 +168,7 @@ class ClassReader:
         ungraded = (course / "submitted" / place).is_dir() and (
             graded_at is None or (kept.handed_in is not None and abs(kept.handed_in - graded_at) > _ROUNDING)
         )
-        handed_in = newest.claimed if uncollected and newest is not None else kept.handed_in or graded_at
+        handed_in = in_utc(newest.received) if uncollected and newest is not None else kept.handed_in or graded_at
         verdicts = self._verdicts(course / "verdicts" / place)
         pages, returned = self._pages(course / "feedback" / place), self._returned(self._folders.feedback(learner))
 
@@ -179,6 +182,7 @@ class ClassReader:
                 exercise,
                 State.FAILED if notebook in verdicts.failed else _state(marks, waits, judged is None or judged.written),
                 marks if marks is not None and marks.is_judged else None,
+                "" if judged is None else judged.why,
                 len(attempts.get((learner, exercise.name), ())),
                 waits and marks is not None and marks.is_judged,
                 notebook in pages,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class JudgedExercise:
-    """One exercise as judged. Titles are those of the rubric; it has no text of the submission."""
+    """One exercise as judged. Titles are those of the rubric; of the submission it has names of files at most."""
 
     exercise: str
     key: str
@@ -24,6 +24,8 @@ class JudgedExercise:
     """Checks of `lost` that the failure of an easier check before them explains."""
     written: bool = True
     """Whether the learner has written anything that a check could judge."""
+    why: str = ""
+    """Why there was nothing to judge; empty if there was something."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JudgedExercise:
@@ -57,13 +59,14 @@ def read_verdicts(folder: Path) -> Verdicts:
             continue
         try:
             data = json.loads(path.read_bytes())
-            exercises += [_judged(data["key"], report) for report in data["verdict"]["reports"].values()]
+            notes = data["verdict"]["notes"]
+            exercises += [_judged(data["key"], report, notes) for report in data["verdict"]["reports"].values()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # the grader, too, treats a damaged verdict as missing
     return Verdicts(exercises, frozenset(failed))
 
 
-def _judged(key: str, report: Mapping[str, Any]) -> JudgedExercise:
+def _judged(key: str, report: Mapping[str, Any], notes: Sequence[str]) -> JudgedExercise:
     judged = [result for result in report["results"] if not result.get("skipped")]
     lost = [result for result in judged if result["earned"] < result["points"]]
     # an unchanged cell is not run: nothing is observed
@@ -72,6 +75,9 @@ def _judged(key: str, report: Mapping[str, Any]) -> JudgedExercise:
         for result in lost
         if result.get("unwritten") or not (result.get("seen") or result.get("stopped"))
     }
+    written = any(result["earned"] for result in judged) or any(
+        result["title"] not in gaps and result.get("cause") not in gaps for result in lost
+    )
     return JudgedExercise(
         exercise=report["exercise"],
         key=key,
@@ -79,6 +85,6 @@ def _judged(key: str, report: Mapping[str, Any]) -> JudgedExercise:
         points=sum(result["points"] for result in judged),
         lost=tuple(result["title"] for result in lost),
         following=tuple(result["title"] for result in lost if result.get("cause")),
-        written=any(result["earned"] for result in judged)
-        or any(result["title"] not in gaps and result.get("cause") not in gaps for result in lost),
+        written=written,
+        why=notes[-1] if notes and not written else "",
     )

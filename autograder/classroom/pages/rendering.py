@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,19 @@ HEADERS = {
 """HTTP headers of each page."""
 FEEDBACK_POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """Content-Security-Policy of a feedback page, besides its own: nothing in it may run or load here."""
+
+
+def utc_minute(moment: float) -> str:
+    """Return a Unix time in UTC, to the minute."""
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
+
+
 _templates = Environment(
     loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 
 _templates.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+_templates.filters["utc_minute"] = utc_minute
 _templates.filters["number"] = lambda value: f"{round(value, 2):g}"
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuthCallbackHandler
 from tornado import ioloop, web
 
 from autograder.classroom import configured
-from autograder.classroom.challenges.entries import assignment_of
+from autograder.classroom.challenges.entries import assignment_of, withdrawal_of
 from autograder.classroom.grading_queue import Done, GradingQueue
 from autograder.classroom.limits import notices
 from autograder.classroom.overview.class_reader import ClassReader
 from autograder.classroom.pages.class_pages import ClassPage, GradesFile, LearnersFeedback
 from autograder.classroom.pages.own_course import OwnCourse, OwnFeedback
 from autograder.classroom.pages.page import PREFIX, Elsewhere, Page, today, waiting_text
+from autograder.classroom.pages.rendering import utc_minute
 from autograder.classroom.pages.servers import running
 from labkit.challenges.challenge import Row, find
 
@@ -33,11 +33,7 @@ class OwnEntry:
     score: float
     """Score in the challenge's unit; 0 if it does not count."""
     fault: str
-
-
-def utc_minute(moment: float) -> str:
-    """Return a Unix time in UTC, to the minute."""
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
+    withdrawn: bool = False
 
 
 class Index(Page):
@@ -88,6 +84,9 @@ class ChallengePage(Page):
             open=name in site.challenges.open,
             tries=site.grading.tries_per_day,
             waiting="".join(map(waiting_text, statuses)),
+            withdraws=any(
+                status.is_unjudged for status in self.queue_status() if status.assignment == withdrawal_of(name)
+            ),
             own_entries=self._own_entries(name, refused),
         )
 
@@ -97,7 +96,8 @@ class ChallengePage(Page):
         for result in self.leaderboard.results(name):
             if result.author == self.user:
                 score = Row("", result.values).score if result.values else 0.0
-                entries.append(OwnEntry(result.finished, result.name, score, result.fault))
+                withdrawn = self.leaderboard.is_withdrawn(name, self.user, result.sent)
+                entries.append(OwnEntry(result.finished, result.name, score, result.fault, withdrawn))
         return sorted(entries, key=lambda entry: entry.finished, reverse=True)
 
 
