@@ -92,7 +92,9 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
     except RankFailed as failure:
         stop = what_stopped(failure.run, submission)
         if stop.of_the_lab:
-            return lab_failed(lost, stop.text, fault=failure.run.diagnosis())
+            # a rank may have written it, and instructors read it in a terminal
+            fault = re.sub(r"[^\n -~]", "?", failure.run.diagnosis())
+            return lab_failed(lost, stop.text, fault=fault)
         lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line, todo=stop.todo.number or check.todo)
         if stop.unwritten:
             lost = replace(lost, unwritten=True, to_write=f"{stop.todo.text} is not written yet")
