@@ -42,17 +42,20 @@ class NoteCells(NbGraderPreprocessor):  # type: ignore[misc]  # nbgrader has no 
 class GenerateRelease(GenerateAssignment):  # type: ignore[misc]  # nbgrader has no types
     """Replaces nbgrader's converter, through `install`. Configured as `c.GenerateAssignment`."""
 
+    preprocessors: list[type[NbGraderPreprocessor]]  # nbgrader's own trait
+
     def start(self) -> None:
         """Make the release. Raises NbGraderException."""
         self.preprocessors = [NoteCells if kind is SaveCells else kind for kind in self.preprocessors]
         try:
             with grading_alone(Path(self.coursedir.root)):
-                super().start()
+                try:
+                    super().start()
+                finally:
+                    shutil.rmtree(Path(self.coursedir.root, STAGING), ignore_errors=True)
         except CourseLocked as problem:
             self.log.error("%s", problem)
             raise NbGraderException(str(problem)) from None
-        finally:
-            shutil.rmtree(Path(self.coursedir.root, STAGING), ignore_errors=True)
 
     @property
     def _output_directory(self) -> str:
@@ -139,7 +142,11 @@ def _put(staged: Path, released: Path) -> Callable[[], None]:
         exchange(staged, released)
         return lambda: exchange(staged, released)
     staged.rename(released)
-    return lambda: released.replace(staged)
+
+    def take_back() -> None:
+        released.rename(staged)
+
+    return take_back
 
 
 def _aside(path: Path) -> Path:

@@ -68,8 +68,8 @@ def _cleaned(lines: list[str]) -> list[str]:
     """Do what IPython does with a cell before it looks for a magic; lines are removed only at the beginning."""
     from IPython.core.inputtransformer2 import TransformerManager
 
-    transforms: list[_Transform] = [*TransformerManager().cleanup_transforms, without_comments_above]
-    for transform in transforms:
+    ipythons: list[_Transform] = TransformerManager().cleanup_transforms  # type: ignore[assignment]  # of objects
+    for transform in (*ipythons, without_comments_above):
         lines = transform(lines)
     return lines
 

@@ -87,12 +87,15 @@ def forget_password(path: Path, name: str) -> int:
     if name not in (*site.course.instructors, *learners(site, site.folder)) or not passwords.parent.is_dir():
         raise CommandError(f"nobody of the course {site.course.name} is called {name!r}")
     if name in site.course.instructors:
-        show = lambda name, password: print(f"the new password of {name}: {password}", flush=True)  # noqa: E731
-        first_use.renew_password(passwords, name, show)
+        first_use.renew_password(passwords, name, _show_new_password)
     else:
         first_use.forget(passwords, name)
         print(f"the next password that {name} enters is theirs")
     return 0
+
+
+def _show_new_password(name: str, password: str) -> None:
+    print(f"the new password of {name}: {password}", flush=True)
 
 
 @contextlib.contextmanager
