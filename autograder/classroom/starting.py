@@ -48,9 +48,11 @@ def wait_until_up(
     clock: in seconds, for that limit.
     """
     written, since = log.nbytes, clock()
-    while not answers():
+    while True:
         if hub.poll() is not None:
             raise CommandError(f"JupyterHub does not start: it has ended with status {hub.returncode}\n{log.end()}")
+        if answers():
+            return
         if log.nbytes != written:
             written, since = log.nbytes, clock()
         elif clock() - since >= silent_seconds:
