@@ -7,14 +7,13 @@ import ast
 from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution
 
-MAGIC = "%%exercise"
+from labkit import exercise_cells
 
 
 def exercise_of(source: str) -> str:
     """Return the full name of the exercise in a cell's `%%exercise` magic; empty for any other cell."""
-    first = next((line for line in source.splitlines() if line.strip()), "")
-    words = first.split()
-    return words[1] if len(words) > 1 and words[0] == MAGIC else ""
+    cell = exercise_cells.read(source)
+    return cell.exercise if cell and not cell.refused else ""
 
 
 def exercise_cell(notebook: NotebookNode, exercise: str) -> NotebookNode | None:
@@ -23,20 +22,24 @@ def exercise_cell(notebook: NotebookNode, exercise: str) -> NotebookNode | None:
 
 
 def module_text(source: str) -> str:
-    """Return the module in an exercise cell. The magic becomes an empty line, so line numbers match the cell."""
-    lines = source.splitlines(keepends=True)
-    start = next((i for i, line in enumerate(lines) if line.strip()), 0)
-    if exercise_of(source):
-        lines[start] = "\n"
-    return "".join(lines)
+    """Return the module in an exercise cell. Lines above it become empty ones, so line numbers match the cell."""
+    cell = exercise_cells.read(source)
+    return cell.module if cell else source
 
 
 def graded_exercise(cell: NotebookNode) -> str | None:
     """Return `ring_allreduce` for the cell `grade("ring_allreduce")`, with or without imports; None for other cells."""
-    if cell.cell_type != "code" or not is_grade(cell) or is_solution(cell):
-        return None
+    return (
+        graded_exercise_of(cell.source)
+        if cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
+        else None
+    )
+
+
+def graded_exercise_of(source: str) -> str | None:
+    """Return `ring_allreduce` for the text `grade("ring_allreduce")`, with or without imports; None for other text."""
     try:
-        *before, last = ast.parse(cell.source).body
+        *before, last = ast.parse(source).body
     except (SyntaxError, ValueError):  # an empty cell raises ValueError
         return None
     match last:

@@ -18,7 +18,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 from nbgrader.api import Gradebook
-from nbgrader.converters import GenerateAssignment, GenerateFeedback
+from nbgrader.converters import GenerateFeedback
 from nbgrader.converters.base import BaseConverter, NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import setenv
@@ -30,6 +30,7 @@ from autograder.intake.stamps import arrival
 from autograder.marks import new_gradebook
 from autograder.marks.export import Grade, Table
 from autograder.marks.late import LatePenalties
+from autograder.release import GenerateRelease
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 
@@ -69,8 +70,11 @@ class Course:
         self.config.merge(self.options)
 
     def release(self, assignment: str) -> Path:
-        """Strip the solutions from the notebooks of `assignment`; return the folder of the release."""
-        self._convert(GenerateAssignment, assignment, force=True)
+        """Strip the solutions from the notebooks of `assignment`; return the folder of the release.
+
+        Raises `CourseFailed`; an earlier release, and the gradebook, are then as before.
+        """
+        self._convert(GenerateRelease, assignment, force=True)
         return self.folder / "release" / assignment
 
     def released(self, assignment: str, notebook: str) -> NotebookNode:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from nbformat import NotebookNode
 from nbgrader.utils import compute_checksum, is_grade, is_solution
 
-from autograder.cells import MAGIC, exercise_cell, exercise_of, graded_exercise, module_text
+from autograder.cells import exercise_cell, exercise_of, graded_exercise, module_text
 from autograder.feedback.pictures import pictures
 from autograder.judge import TIMEOUT, BrokenRubric, Judge, hidden_rubric, nothing_earned
 from autograder.sandbox import Sandbox
@@ -16,6 +16,7 @@ from autograder.verdict import Verdict
 from labkit import catalogue
 from labkit.checks import Report, Rubric
 from labkit.checks.check_result import number
+from labkit.exercise_cells import MAGIC
 
 UNTOUCHED = "This is the template as it was released: there is nothing to grade yet."
 EMPTY = "The exercise cell is empty: there is nothing to grade."

@@ -132,10 +132,13 @@ class Judge:
         skipped = [f"{result.title!r}: {result.skipped}" for result in report.results if result.skipped]
         if skipped:
             raise BrokenRubric(f"{rubric.path}: cannot be judged in a sandbox: {'; '.join(skipped)}")
+        _require_a_working_lab(report)
         if any(result.fault and not result.of_the_machine for result in report.results):
             # a check raised unexpectedly: the submission's fault if the solution passes
             self._try_solution(rubric, submission)
-        return self._retried(rubric, submission, report)
+        decided = self._retried(rubric, submission, report)
+        _require_a_working_lab(decided)
+        return decided
 
     def _retried(self, rubric: Rubric, submission: Submission, report: Report) -> Report:
         """Return the report after re-running checks that may have failed by chance."""
@@ -226,6 +229,14 @@ class Judge:
             if all(result.of_the_machine for result in lost):
                 raise CannotJudge(f"the solution cannot be judged either\n{faults}")
             raise BrokenRubric(f"{rubric.path}: the solution does not get full marks\n{faults}")
+
+
+def _require_a_working_lab(report: Report) -> None:
+    """Raise `CannotJudge` if a check has ended in an error of the lab: no submission gains or loses marks by it."""
+    failed = [result for result in report.results if result.of_the_lab]
+    if failed:
+        faults = "\n".join(f"{result.title}\n{result.fault}" for result in failed)
+        raise CannotJudge(f"{failed[0].title!r}: {failed[0].seen}; no marks are given until it works\n{faults}")
 
 
 def _seed() -> int:

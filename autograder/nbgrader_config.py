@@ -18,8 +18,8 @@ from pathlib import Path
 
 from sqlalchemy.exc import SAWarning
 
-from autograder import gradebook_lock, instructors_input
-from autograder.intake.autograde import install
+from autograder import gradebook_lock, instructors_input, release
+from autograder.intake import autograde
 from autograder.source_notebooks import source_folder
 from labkit import catalogue
 
@@ -45,9 +45,12 @@ c.CourseDirectory.source_directory = str(source_folder(_course))
 # checked: then set `c.ExchangeCollect.check_owner = False`.
 c.ExchangeFactory.collect = "autograder.intake.collect.ExchangeCollect"
 
+# A release is made beside the old one, which it replaces as a whole, also when there are submissions.
+release.install()
+
 # Intake reads submissions as data before nbgrader's converter sees them, and rebuilds them on the released notebook, so
 # the stock sanitizers have nothing left to do. The judge scores what nbgrader would execute.
-install()
+autograde.install()
 gradebook_lock.install()
 instructors_input.install()
 c.Autograde.exporter_class = "autograder.intake.autograde.ReceivedExporter"

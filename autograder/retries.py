@@ -62,10 +62,14 @@ class Retries:
         second = self._run(check)
         if not second.passed:
             how = "not run again: no time was left" if was_not_run(second) else "failed in a fresh sandbox, too"
+            if second.of_the_machine:
+                first = _with_this_submission_only(check, second)
             return self._lost(check, second, replace(first, retried=how))
         third = self._run(check)
         if third.passed:
             return replace(third, retried="failed at first, then passed twice: it counts")
+        if third.of_the_machine:
+            raise CannotJudge(f"{check.title!r}: {third.seen}, in two of three runs")
         return self._lost(check, third, replace(third, retried="failed twice and passed once: it does not count"))
 
     def _lost(self, check: Check, last: CheckResult, shown: CheckResult) -> CheckResult:
@@ -105,6 +109,13 @@ class Retries:
             raise CannotJudge(f"the solution fails the check {check.title!r}, too: {timed.result.seen}")
         self._slowest = max(self._slowest, timed.seconds)
         return timed.seconds
+
+
+def _with_this_submission_only(check: Check, result: CheckResult) -> CheckResult:
+    """Return the result of a check that the grading machine can run on the solution, and not on the submission."""
+    seen = "the check could run with the solution, and not with this module: the machine had no memory or files left"
+    look_at = "how much each rank returns, sends and prints"
+    return replace(result, seen=seen, look_at=look_at, todo=check.todo, of_the_machine=False)
 
 
 def may_be_chance(result: CheckResult) -> bool:

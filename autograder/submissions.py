@@ -6,7 +6,8 @@ import copy
 
 from nbformat import NotebookNode
 
-from autograder.cells import MAGIC, exercise_cell
+from autograder.cells import exercise_cell
+from labkit.exercise_cells import MAGIC
 
 
 def with_module(released: NotebookNode, exercise: str, module: str) -> NotebookNode:

@@ -22,6 +22,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from labkit.catalogue import Exercise, all_exercises, root, roots, shown_path
+from labkit.exercise_cells import read
 from labkit.progress import HOME, page, untouched_course
 from labkit.progress.navigation import navigate
 
@@ -109,9 +110,9 @@ def template(exercise: Exercise, solution: str) -> str:
 def exercise_cells(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
     """The cells with an exercise's module, each with the exercise's full name."""
     for cell in notebook.cells:
-        words = cell.source.split("\n", 1)[0].split()
-        if cell.cell_type == "code" and len(words) >= 2 and words[0] == "%%exercise":
-            yield words[1], cell
+        written = read(cell.source) if cell.cell_type == "code" else None
+        if written and written.exercise:
+            yield written.exercise, cell
 
 
 def _drift(path: Path, new_text: str) -> Iterator[Drift]:
@@ -126,8 +127,9 @@ def _notebook_drift(path: Path, solutions: dict[str, str]) -> Iterator[Drift]:
     for name, cell in exercise_cells(notebook):
         if name not in solutions:
             raise SyncError(f"{shown_path(path)}: cell {cell.get('id')} is exercise {name!r}, which has no solution")
-        magic = cell.source.split("\n", 1)[0]
-        source = f"{magic}\n{solutions[name].rstrip()}"
+        written = read(cell.source)
+        assert written is not None, "it is one of the exercise cells"
+        source = "\n".join([*written.above, solutions[name].rstrip()])
         if cell.source != source:
             diffs.append(_diff(cell.source, source))
             cell.source = source

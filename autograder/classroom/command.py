@@ -13,8 +13,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +26,7 @@ from autograder.classroom.folders import Folders, add_learners, learners
 from autograder.classroom.logins import first_use
 from autograder.classroom.requirements import missing, missing_for_people
 from autograder.classroom.site import Site
+from autograder.classroom.starting import StartLog, wait_until_up
 from labkit import catalogue
 from labkit.command_line.commands import CommandError
 from labkit.linux import prctl
@@ -61,9 +61,14 @@ def main(path: Path, count: int, demo: bool) -> int:
             for name in people:
                 folders.prepare_learner(name)
         configured.configure_instructors(folders, site)
-        given = {}
+        given = set()
         if site.login.kind == "first-use":
-            given = first_use.give_passwords(folders.hub / "passwords", site.course.instructors)
+
+            def show(name: str, password: str) -> None:
+                console.print(f"  instructor {name}: password {password} (shown once)", soft_wrap=True)
+                sys.stdout.flush()
+
+            given = first_use.give_passwords(folders.hub / "passwords", site.course.instructors, show)
         if demo:
             from autograder.classroom.demo import fill
             from autograder.gradebook_lock import GradebookLocked
@@ -85,12 +90,16 @@ def forget_password(path: Path, name: str) -> int:
     passwords = site.folder / "hub" / "passwords"
     if name not in (*site.course.instructors, *learners(site, site.folder)) or not passwords.parent.is_dir():
         raise CommandError(f"nobody of the course {site.course.name} is called {name!r}")
-    first_use.forget(passwords, name)
     if name in site.course.instructors:
-        print(f"the new password of {name}: {first_use.give_passwords(passwords, [name])[name]}")
+        first_use.renew_password(passwords, name, _show_new_password)
     else:
+        first_use.forget(passwords, name)
         print(f"the next password that {name} enters is theirs")
     return 0
+
+
+def _show_new_password(name: str, password: str) -> None:
+    print(f"the new password of {name}: {password}", flush=True)
 
 
 @contextlib.contextmanager
@@ -126,7 +135,8 @@ def _hub(site_file: Path, folders: Folders, site: Site) -> Iterator[subprocess.P
     environment = {**os.environ, configured.SITE: str(site_file), configured.RUNNING: str(folders.running)}
     command = [sys.executable, "-P", "-m", "jupyterhub", "--config", str(catalogue.root() / CONFIGURATION)]
     parent = os.getpid()
-    with (folders.hub / "hub.log").open("ab") as log:
+    start_log = StartLog(folders.hub / "hub.log")
+    with start_log.path.open("ab") as log:
         hub = subprocess.Popen(
             command,
             env=environment,
@@ -138,7 +148,7 @@ def _hub(site_file: Path, folders: Folders, site: Site) -> Iterator[subprocess.P
             preexec_fn=lambda: _as_a_child(parent),
         )
     try:
-        _wait_until_up(hub, site, folders)
+        wait_until_up(hub, lambda: _is_up(site, folders), start_log, site.servers.start_seconds)
         yield hub
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -156,17 +166,9 @@ def _as_a_child(parent: int) -> None:
     prctl.die_with_parent(parent, signal.SIGTERM)
 
 
-def _wait_until_up(hub: subprocess.Popen[bytes], site: Site, folders: Folders) -> None:
-    limit = time.monotonic() + site.servers.start_seconds
-    while time.monotonic() < limit:
-        if hub.poll() is not None:
-            raise CommandError(f"JupyterHub does not start:\n{_end_of(folders.hub / 'hub.log')}")
-        # the socket is made after the proxy, which would log each earlier attempt as an error
-        if (site.servers.kind != "sandbox" or folders.hub_socket.exists()) and _answers(site):
-            return
-        time.sleep(0.3)
-    seconds = site.servers.start_seconds
-    raise CommandError(f"JupyterHub does not answer after {seconds} s:\n{_end_of(folders.hub / 'hub.log')}")
+def _is_up(site: Site, folders: Folders) -> bool:
+    # the socket is made after the proxy, which would log each earlier attempt as an error
+    return (site.servers.kind != "sandbox" or folders.hub_socket.exists()) and _answers(site)
 
 
 def _answers(site: Site) -> bool:
@@ -188,7 +190,7 @@ def _answers(site: Site) -> bool:
         connection.close()
 
 
-def _announce(console: Console, site: Site, folders: Folders, people: Sequence[str], given: dict[str, str]) -> None:
+def _announce(console: Console, site: Site, folders: Folders, people: Sequence[str], given: Set[str]) -> None:
     """Print the address and who can log in."""
     address = site.hub.public.replace("0.0.0.0", socket.gethostname())
     console.print(f"JupyterHub is at [bold]{escape(address)}[/bold], with the course {site.course.name}")
@@ -204,13 +206,11 @@ def _announce(console: Console, site: Site, folders: Folders, people: Sequence[s
     sys.stdout.flush()
 
 
-def _announce_passwords(
-    console: Console, site: Site, folders: Folders, people: Sequence[str], given: dict[str, str]
-) -> None:
+def _announce_passwords(console: Console, site: Site, folders: Folders, people: Sequence[str], given: Set[str]) -> None:
     chosen = first_use.have_passwords(folders.hub / "passwords", people)
     for name in site.course.instructors:
-        password = f"password {given[name]} (shown once)" if name in given else "with the password shown before"
-        console.print(f"  instructor {name}: {password}", soft_wrap=True)
+        password = "the password above" if name in given else "the password shown at an earlier start"
+        console.print(f"  instructor {name}: logs in with {password}", soft_wrap=True)
     if waiting := [name for name in people if name not in chosen]:
         console.print(f"  choose a password at their first login: {', '.join(waiting)}", soft_wrap=True)
     if chosen:
@@ -233,7 +233,3 @@ def _wait(hub: subprocess.Popen[bytes]) -> int:
         print("the hub is stopped", flush=True)
         return 0
     raise CommandError(f"JupyterHub has ended with status {status}; its log is hub/hub.log of the classroom's folder")
-
-
-def _end_of(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])

@@ -79,11 +79,11 @@ class _JudgedCell:
 
     @property
     def failed(self) -> list[CheckResult]:
-        return [result for result in self.report.results if not result.passed and not result.skipped]
+        return [result for result in self.report.results if not result.passed and result.counts]
 
     @property
     def passed(self) -> list[CheckResult]:
-        return [result for result in self.report.results if result.passed or result.skipped]
+        return [result for result in self.report.results if result.passed or not result.counts]
 
     @property
     def first(self) -> CheckResult | None:

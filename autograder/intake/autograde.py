@@ -19,6 +19,8 @@ from typing import Any
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
+from nbformat.v4 import new_notebook
+from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
@@ -100,6 +102,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
         """Take the submission in before nbgrader looks at it."""
         self._take_in(student_id, assignment_id)
+        self._withdrawn = self._lay_out_withdrawn(student_id, assignment_id)
         begun = self._begun(assignment_id, student_id)
         forced = self.force
         # otherwise the remains of a killed grader would count as graded
@@ -126,6 +129,18 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         new, graded = (self.coursedir.get_existing_timestamp(folder) for folder in folders)
         return new is not None and new != graded
 
+    def init_assignment(self, assignment_id: str, student_id: str) -> None:
+        """Do as nbgrader does. A notebook that is not released any more is worth 0 to those without marks for it."""
+        super().init_assignment(assignment_id, student_id)
+        for name, graded in self._withdrawn.items():
+            Path(self._format_dest(assignment_id, student_id), name).write_bytes(graded)
+        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
+            for notebook in gradebook.find_submission(assignment_id, student_id).notebooks:
+                for grade in notebook.grades if notebook.name not in self._release.notebooks else ():
+                    if grade.auto_score is None:
+                        grade.auto_score, grade.needs_manual_grade = 0, False
+            gradebook.db.commit()
+
     def set_permissions(self, assignment_id: str, student_id: str) -> None:
         """Do as nbgrader does when all notebooks are graded; then this submission is finished."""
         super().set_permissions(assignment_id, student_id)
@@ -135,6 +150,24 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         """Return the file that is there while a submission is graded."""
         graded = Path(self._format_dest(assignment, student))
         return graded.with_name(f".{graded.name}.begun")
+
+    def _lay_out_withdrawn(self, student: str, assignment: str) -> dict[str, bytes]:
+        """Add notebooks that the gradebook has and the release has no more: nbgrader sets marks of missing ones to 0.
+
+        Return the graded copies by name of file, since nbgrader may delete them with the others.
+        """
+        course, graded = self.coursedir, {}
+        with Gradebook(course.db_url, course.course_id) as gradebook:
+            try:
+                names = {notebook.name for notebook in gradebook.find_assignment(assignment).notebooks}
+            except MissingEntry:  # nbgrader reports it
+                names = set()
+        for name in names - set(self._release.notebooks):
+            nbformat.write(new_notebook(), Path(course.format_path(RECEIVED, student, assignment), f"{name}.ipynb"))
+            path = Path(self._format_dest(assignment, student), f"{name}.ipynb")
+            if path.is_file():
+                graded[path.name] = path.read_bytes()
+        return graded
 
     def _take_in(self, student: str, assignment: str) -> None:
         course = self.coursedir

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_locked, is_solution
 
-from autograder.cells import MAGIC, exercise_of, module_text
+from autograder.cells import exercise_of
 from autograder.intake.reading import CONFLICT, Claim, SubmittedCell
+from labkit import exercise_cells
+from labkit.exercise_cells import ALLOWED_ABOVE, MAGIC
 
 
 def rebuild(
@@ -46,9 +48,13 @@ def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: lis
     label = f"{MAGIC} {exercise}" if exercise else grade_id
     matches = with_id = [cell for cell in cells if cell.grade_id == grade_id]
     if exercise:
-        named = [cell for cell in cells if _exercise(cell) == exercise]
+        named = [cell for cell in cells if exercise_of(cell.source) == exercise]
         matches = [cell for cell in named if cell.grade_id == grade_id] or named or with_id
-        if named and len(with_id) > 1 and any(_exercise(cell) != exercise and cell.source.strip() for cell in with_id):
+        if (
+            named
+            and len(with_id) > 1
+            and any(exercise_of(cell.source) != exercise and cell.source.strip() for cell in with_id)
+        ):
             notes.append(
                 f"A second cell has the id of `{label}` but does not begin with that line: was the cell split? "
                 "It was left out; the exercise must be one cell."
@@ -70,19 +76,21 @@ def _solution(released: NotebookNode, cells: Sequence[SubmittedCell], notes: lis
         notes.append(f"The cell `{label}` is not a {released.cell_type} cell any more; it was read as one.")
     if taken.attachments:
         notes.append(f"What is attached to the cell `{label}` was left out; only its text counts.")
-    if not exercise or _exercise(taken) == exercise:
+    if not exercise or exercise_of(taken.source) == exercise:
         return taken.source
-    if _exercise(taken):
+    written = exercise_cells.read(taken.source)
+    if written is None:
+        return f"{MAGIC} {exercise}\n{taken.source}"
+    if written.refused:
+        allowed = " and ".join(f"`{magic}`" for magic in ALLOWED_ABOVE)
+        notes.append(
+            f"The cell `{label}` has another magic above that line, where only {allowed} may be; it was left out."
+        )
+    else:
         notes.append(
             f"The cell with the id of `{label}` begins with another exercise's line; it was read as `{label}`."
         )
-        return f"{MAGIC} {exercise}\n{module_text(taken.source).lstrip()}"
-    return f"{MAGIC} {exercise}\n{taken.source}"
-
-
-def _exercise(cell: SubmittedCell) -> str:
-    """Return the exercise named by a cell's first line. Only that line is read: the cell may have 200,000."""
-    return exercise_of(cell.source.lstrip()[:300])
+    return f"{MAGIC} {exercise}\n{written.body}"
 
 
 def _was_changed(released: NotebookNode, cells: Sequence[SubmittedCell]) -> bool:

@@ -116,7 +116,8 @@ if site.servers.are_local_processes and (site.servers.memory_gib or site.servers
 
 for service in c.JupyterHub.services:
     if "url" in service:
-        service["timeout"] = site.servers.start_seconds  # the hub ends if the service does not answer in that time
+        # the hub ends if the service does not answer in that time; `labkit hub` ends it where nothing goes on
+        service["timeout"] = 10 * site.servers.start_seconds
 
 # --- How long: idle servers are stopped
 if site.servers.idle_minutes:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from labkit.checks.expectations import WrongChunks
 from labkit.clusters import Run
 
+LAB_FAILED = "the lab failed; this costs no points"
+"""What learners and instructors read about a check that could not be judged through the lab's fault."""
+SHOW_IT = "run it again; if the lab fails again, show this to your instructor"
 _MAX_LINES = 14
 _MAX_CHARACTERS = 4000
 
@@ -50,6 +53,8 @@ class CheckResult:
     """Traceback of an error of the check itself: for the instructor, never shown to learners."""
     of_the_machine: bool = False
     """Whether that error came from the grading machine, such as lack of memory: no verdict unless it repeats."""
+    of_the_lab: bool = False
+    """Whether that error is the lab's own: no verdict."""
     cause: str = ""
     """Title of an easier check that failed before, if that alone explains this failure."""
     retried: str = ""
@@ -59,12 +64,19 @@ class CheckResult:
     def passed(self) -> bool:
         return not self.skipped and self.earned == self.points
 
+    @property
+    def counts(self) -> bool:
+        """Whether the check was judged, so that its points count: the cluster has what it needs, and the lab works."""
+        return not (self.skipped or self.of_the_machine or self.of_the_lab)
+
     def text(self) -> str:
         """Lines for a terminal; readable without colour."""
         if self.skipped:
             return f"skip       {self.title}\n           {self.skipped}"
         mark = "ok  " if self.passed else "TODO" if self.unwritten else "FAIL"
         lines = [f"{mark} {number(self.earned)}/{number(self.points)}".ljust(11) + self.title]
+        if not self.counts:
+            lines = [f"lab error  {self.title}"]
         for label, value in details(self):
             first, *rest = value.splitlines() or [""]
             lines += [f"           {label:<9} {first}", *(" " * 21 + line for line in rest)]
@@ -73,6 +85,22 @@ class CheckResult:
         if self.picture is not None and len(self.picture.wrong) <= 16:
             lines += [" " * 11 + line for line in _grid(self.picture.wrong)]
         return "\n".join(lines)
+
+
+def lab_failed(lost: CheckResult, kind: str, fault: str, of_the_machine: bool = False) -> CheckResult:
+    """Return the result of a check that ended in an error of the lab, or of the machine that it runs on.
+
+    What to look at in the submission is left out: nothing there is known to be wrong. kind: the error's type.
+    """
+    return replace(
+        lost,
+        seen=f"{LAB_FAILED} ({kind})",
+        look_at=SHOW_IT,
+        todo=0,
+        fault=fault,
+        of_the_machine=of_the_machine,
+        of_the_lab=not of_the_machine,
+    )
 
 
 def details(result: CheckResult) -> list[tuple[str, str]]:

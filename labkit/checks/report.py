@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from labkit.checks.check_result import CheckResult, number
+from labkit.checks.check_result import LAB_FAILED, CheckResult, number
 from labkit.checks.report_html import report_html
 
 
@@ -25,7 +25,7 @@ class Report:
     @property
     def points(self) -> float:
         """Points of all checks that could be judged."""
-        return math.fsum(result.points for result in self.results if not result.skipped)
+        return math.fsum(result.points for result in self.results if result.counts)
 
     @property
     def all_points(self) -> float:
@@ -66,7 +66,9 @@ class Report:
     def summary(self) -> str:
         """`ring_allreduce: 17 of 20 points (your module, on virtual ranks)`."""
         where = f" ({self.title})" if self.title else ""
-        return f"{self.exercise.split('/')[-1]}: {number(self.earned)} of {number(self.points)} points{where}"
+        failed = math.fsum(result.points for result in self.results if not (result.counts or result.skipped))
+        lab = f"; {number(failed)} more are not counted: {LAB_FAILED}" if failed else ""
+        return f"{self.exercise.split('/')[-1]}: {number(self.earned)} of {number(self.points)} points{where}{lab}"
 
     def text(self) -> str:
         """The whole report for a terminal."""

@@ -17,6 +17,7 @@ MARKS = {
     "failed": ("✗", "#d55e00"),
     "to do": ("○", "#777777"),
     "skipped": ("-", "#777777"),
+    "lab error": ("!", "#777777"),
 }
 
 
@@ -38,16 +39,16 @@ def results_html(results: Sequence[CheckResult]) -> str:
 
 
 def state(result: CheckResult) -> str:
-    """`passed`, `failed`, `skipped`, or `to do` if the code that it calls is not written yet."""
-    if result.skipped:
-        return "skipped"
+    """`passed`, `failed`, `skipped`, `lab error`, or `to do` if the code that it calls is not written yet."""
+    if not result.counts:
+        return "skipped" if result.skipped else "lab error"
     return "passed" if result.passed else "to do" if result.unwritten else "failed"
 
 
 def _item(result: CheckResult) -> str:
     how = state(result)
     mark, colour = MARKS[how]
-    points = "" if result.skipped else f"{number(result.earned)}/{number(result.points)}"
+    points = "" if not result.counts else f"{number(result.earned)}/{number(result.points)}"
     # the title is beside the mark, or below it on a narrow screen
     return (
         '<div role="listitem" style="display:flex;flex-wrap:wrap;column-gap:.8em;padding:.35em 0;'

@@ -9,7 +9,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from labkit.checks.check_result import CheckResult
+from labkit.checks.attribution import is_of_the_lab
+from labkit.checks.check_result import CheckResult, lab_failed
 from labkit.checks.draw import Draw
 from labkit.checks.expectations import CheckFailed, NotMeasurable
 from labkit.checks.keeping import kept
@@ -53,7 +54,7 @@ def run_checks(
         measuring = ranks.measuring(check.needs)
         began = time.perf_counter()
         result = _judge(check, submission, measuring, Draw(seed, check.name), failed)
-        judged = not (result.skipped or result.of_the_machine or result.seen.startswith(NOT_RUN))
+        judged = result.counts and not result.seen.startswith(NOT_RUN)
         if judged and not result.passed:
             failed[check.name] = check.title
         if result.parts and not any(earlier.parts for earlier in results):
@@ -90,6 +91,10 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
         return replace(failed_check, cause=cause, picture=failure.picture, parts=failure.parts)
     except RankFailed as failure:
         stop = what_stopped(failure.run, submission)
+        if stop.of_the_lab:
+            # a rank may have written it, and instructors read it in a terminal
+            fault = re.sub(r"[^\n -~]", "?", failure.run.diagnosis())
+            return lab_failed(lost, stop.text, fault=fault)
         lost = replace(lost, stopped=stop.text, why=stop.why, line=stop.line, todo=stop.todo.number or check.todo)
         if stop.unwritten:
             lost = replace(lost, unwritten=True, to_write=f"{stop.todo.text} is not written yet")
@@ -100,9 +105,11 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
     except (InvalidJob, CannotJudge):
         raise
     except (OSError, MemoryError) as error:
-        seen = f"the check could not run ({type(error).__name__})"
-        return replace(lost, seen=seen, fault=traceback.format_exc(), of_the_machine=True)
-    except Exception as error:  # a value that the check does not handle: its author's fault, and no reason to stop
+        return lab_failed(lost, type(error).__name__, fault=traceback.format_exc(), of_the_machine=True)
+    except Exception as error:
+        if is_of_the_lab(error):
+            return lab_failed(lost, type(error).__name__, fault=traceback.format_exc())
+        # a value that the check does not handle: its author's fault, and no reason to stop
         seen = f"a result that the check could not read ({type(error).__name__})"
         return replace(lost, seen=seen, fault=traceback.format_exc())
     return replace(lost, earned=check.points)

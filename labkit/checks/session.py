@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import replace
 
 from labkit.catalogue import Exercise, find
+from labkit.checks.check_result import lab_failed
 from labkit.checks.guidance import full_marks
 from labkit.checks.known_passes import is_known_to_pass, remember_pass
 from labkit.checks.ranks import Ranks, Submission
 from labkit.checks.report import Report
-from labkit.checks.rubric import visible_rubric
+from labkit.checks.rubric import Rubric, visible_rubric
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.stand_ins import stand_ins
 from labkit.progress import FailedCheck, record_check
@@ -48,6 +50,7 @@ def check_exercise(
     title = "; ".join([f"{whose}, on {cluster} ranks", *(note.rstrip(".") for note in chosen.notes)])
     rubric = visible_rubric(exercise)
     report = run_checks(rubric, submission, Ranks(cluster), seed=seed, progress=progress, title=title)
+    report = _with_faults_of_the_lab(report, rubric, submission, cluster)
     if origin == "yours":
         _record(report)
         if report.passed and cluster == "virtual":
@@ -67,9 +70,31 @@ def _report_of_the_same_module(exercise: Exercise) -> Report | None:
     return report if same else None
 
 
+def _with_faults_of_the_lab(report: Report, rubric: Rubric, submission: Submission, cluster: str) -> Report:
+    """Find the checks that could not read the submission's results, nor those of the solution, where there is one."""
+    path = submission.exercise.paths["solution"]
+    doubtful = {result.title for result in report.results if result.fault and result.counts}
+    if not doubtful or not path.is_file():
+        return report
+    checks = [check for check in rubric.checks if check.title in doubtful]
+    solution = replace(submission, source=path.read_text())
+    again = run_checks(replace(rubric, checks=checks), solution, Ranks(cluster), seed=report.seed)
+    faults = {result.title: result.fault for result in again.results if result.fault}
+    results = [
+        lab_failed(result, _error_type(fault), fault) if (fault := faults.get(result.title)) else result
+        for result in report.results
+    ]
+    return replace(report, results=results)
+
+
+def _error_type(fault: str) -> str:
+    """Return the type of the error at the end of a traceback."""
+    return fault.rstrip().splitlines()[-1].partition(":")[0]
+
+
 def _record(report: Report) -> None:
     """Record points and failures. A workspace that cannot be written costs the learner no report."""
-    wrong = [result for result in report.results if not (result.passed or result.skipped or result.unwritten)]
+    wrong = [result for result in report.results if result.counts and not (result.passed or result.unwritten)]
     failed = [FailedCheck(result.todo, result.title) for result in wrong if result.todo]
     try:
         record_check(report.exercise, report.earned, report.all_points, failed)

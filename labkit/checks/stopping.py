@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labkit.checks.attribution import is_of_the_lab_on_a_rank
 from labkit.checks.guidance.todos import Todo, todo_at
 from labkit.checks.ranks import ProcessRun, Submission
 from labkit.clusters import Run, cycles
@@ -104,6 +105,8 @@ class Stop:
     """Line in the exercise's own module; 0 if unknown or in another module."""
     unwritten: bool
     """Whether it failed by calling a gap of the template."""
+    of_the_lab: bool
+    """Whether the lab failed, and not the submission."""
     todo: Todo
     """The TODO to which that line belongs, with number 0 if unknown."""
 
@@ -114,13 +117,14 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
     error = first.error if first else None
     unwritten = error is not None and error.is_gap
     where = _place(error.where, submission) if error else ""
+    of_the_lab = error is not None and not run.stopped and is_of_the_lab_on_a_rank(error)
     if run.stopped:
         # without the number of seconds, which differs from check to check
         kind = run.stopped.split(" after ")[0]
         if kind.startswith("timeout"):
             why = _unfinished_ranks(run.statuses, submission)
         elif kind.startswith(SCHEDULER_FAILED):
-            why = "This is an error of the lab itself: show it to your instructor."
+            of_the_lab, why = True, ""
         else:
             why = "Its sandbox was ended for this reason."
         where = where or next((line for s in run.statuses if (line := _place(s.line, submission))), "")
@@ -143,7 +147,7 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
     why = why.strip()
     number = _line(where, submission)
     todo = todo_at(submission.exercise, submission.source, number) if number else Todo(0, "", 0)
-    return Stop(kind + at, why[:1].upper() + why[1:], number, unwritten and not run.stopped, todo)
+    return Stop(kind + at, why[:1].upper() + why[1:], number, unwritten and not run.stopped, of_the_lab, todo)
 
 
 def _kind(error: RankError) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit import catalogue
+from labkit import catalogue, exercise_cells
 from labkit.clusters import Script
 from labkit.command_line.commands import CommandError, require_file
+from labkit.exercise_cells import ExerciseCell
 from labkit.launch.programs import Program
 
 _OF_NOTEBOOK = {"-o": 1, "--output": 1, "--save": 1, "--force": 0, "--print-command": 0}
@@ -50,7 +51,7 @@ def programs(notebook: Path, arguments: Sequence[str]) -> tuple[list[NotebookPro
     script = Script((str(notebook), *arguments), os.path.dirname(os.path.realpath(notebook)))
     if any(cell.magic == "%%torchrun" for cell in cells):
         cells_as_programs = list(_torchrun_cells(notebook, cells, script))
-        others = sum(cell.magic not in ("%%torchrun", "%%exercise") for cell in cells)
+        others = sum(cell.magic != "%%torchrun" and not cell.module for cell in cells)
         return cells_as_programs, f"{others} cells of {notebook} that are not for ranks are left out" if others else ""
     parts = [(cell, _python(cell)) for cell in cells]
     texts = [f"# cell {cell.number} of {notebook.name}\n{text}\n" for cell, text in parts if text is not None]
@@ -74,6 +75,12 @@ class _Cell:
         """The cell's magic, `%%torchrun`; empty if it has none."""
         first = self.source.split(maxsplit=1)[0]
         return first if first.startswith("%%") else ""
+
+    @property
+    def module(self) -> ExerciseCell | None:
+        """The exercise that the cell defines."""
+        module = exercise_cells.read(self.source)
+        return module if module and module.exercise and not module.refused else None
 
     @property
     def words(self) -> list[str]:
@@ -100,9 +107,8 @@ def _cells(notebook: Path) -> Iterator[_Cell]:
 def _torchrun_cells(notebook: Path, cells: Sequence[_Cell], script: Script) -> Iterator[NotebookProgram]:
     modules: dict[str, str] = {}
     for cell in cells:
-        if cell.magic == "%%exercise" and cell.words:
-            # line k of the module is line k of the cell
-            modules[catalogue.find(cell.words[0]).name] = f"# {cell.source.split(chr(10))[0]}\n{cell.body}"
+        if cell.module:
+            modules[catalogue.find(cell.module.exercise).name] = cell.module.module
         elif cell.magic == "%%torchrun":
             program = Program(cell.body, f"{notebook.name} cell {cell.number}", script, first_line=2)
             yield NotebookProgram(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import tempfile
 from pathlib import Path
+
+from labkit.linux.libc import libc
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -20,3 +27,27 @@ def replace_text(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Exchange two paths of one file system, of files or folders, in one step. Raises `OSError`.
+
+    A file system without this (NFS) gets three renames, undone if one of them fails.
+    """
+    paths = os.fsencode(first), os.fsencode(second)
+    if libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        raise OSError(number, f"exchange of {first} and {second}: {os.strerror(number)}")
+    aside = Path(tempfile.mkdtemp(prefix=f".{first.name}.", dir=first.parent))
+    try:
+        first.rename(aside / first.name)
+        try:
+            second.rename(first)
+        except BaseException:
+            (aside / first.name).rename(first)
+            raise
+        (aside / first.name).rename(second)
+    finally:
+        aside.rmdir()

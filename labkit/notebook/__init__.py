@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from labkit.exercise_cells import without_comments_above
 from labkit.hub import idle_minutes, notices
 from labkit.lazy_names import lazy_names
 
@@ -47,6 +48,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     )
 
     failures.install(shell)
+    if without_comments_above not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(without_comments_above)
     choice = choosing.Choice()
     run = (*running.magics(choice), *ranks.magics(choice), *past_runs.magics(), *monitoring.magics())
     exercise = (*exercising.magics(), *helping.magics(), *questions.magics(), *progress.magics())

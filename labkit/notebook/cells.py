@@ -36,10 +36,15 @@ def prompt_number(shell: InteractiveShell) -> int:
     return int(shell.displayhook.prompt_count)
 
 
+def running_cell(shell: InteractiveShell) -> str:
+    """The text of the running cell, as it was written."""
+    history = shell.history_manager
+    return history.input_hist_raw[-1] if history is not None and history.input_hist_raw else ""
+
+
 def lines_above(shell: InteractiveShell, cell: str) -> list[str]:
     """The lines of the running cell above `cell`, the body of its magic; at least the magic's own line."""
-    history = shell.history_manager
-    raw = history.input_hist_raw[-1] if history is not None and history.input_hist_raw else ""
+    raw = running_cell(shell)
     body = cell.rstrip()
     if body and raw.rstrip().endswith(body):
         return str(raw.rstrip()[: -len(body)]).split("\n")[:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 from IPython.display import Code, display
 
-from labkit import catalogue, exercises
+from labkit import catalogue, exercise_cells, exercises
 from labkit.catalogue import Exercise
 from labkit.checks.guidance import reference, todos
 from labkit.clusters.forkserver.client import shared
 from labkit.clusters.program import fold_traceback
-from labkit.notebook.cells import CellSyntaxError, cell_name, lines_above, require_syntax
+from labkit.notebook.cells import CellSyntaxError, cell_name, require_syntax, running_cell
 from labkit.notebook.magics import Magic, exercise_names
 from labkit.notebook.own_exercise import named_or_own, remember
 
@@ -55,7 +56,7 @@ def magics() -> list[Magic]:
 
 def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:
     exercise = catalogue.find(options.name)
-    above = lines_above(shell, cell)
+    above = _lines_above(shell, cell)
     try:
         require_syntax(cell, cell_name(shell), len(above) + 1)
     except CellSyntaxError:
@@ -76,6 +77,20 @@ def _exercise(shell: InteractiveShell, options: argparse.Namespace, cell: str) -
     print(f"saved as {_shown(path)}; " + (f"still missing: {', '.join(missing)}" if missing else "nothing is missing"))
     print(f"on ranks: from labkit.exercises import {exercise.short_name}")
     shared().start()  # unless it runs already: a check usually follows
+
+
+def _lines_above(shell: InteractiveShell, cell: str) -> Sequence[str]:
+    """Return the running cell's lines above the module. Raises `UsageError` if a magic there may not be there."""
+    written = exercise_cells.read(running_cell(shell))
+    if written is None or written.body.rstrip() != cell.rstrip():  # run by a program
+        return [""]
+    if written.refused:
+        allowed = " and ".join(exercise_cells.ALLOWED_ABOVE)
+        raise UsageError(
+            f"not saved: {written.refused} is above {exercise_cells.MAGIC}, where only {allowed} may be. Remove that "
+            f"line, and run the cell again"
+        )
+    return written.above
 
 
 def _reset(shell: InteractiveShell, options: argparse.Namespace, cell: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dbm
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import bcrypt
 import pytest
 from small_classroom import ROOT, small_classroom
 from system_packages import needs_packages
@@ -19,7 +21,7 @@ from autograder.classroom import check, requirements
 from autograder.classroom import site as sites
 from autograder.classroom.backup import backup, restore
 from autograder.classroom.folders import Folders, add_learners, learners
-from autograder.classroom.logins.first_use import forget, give_passwords, have_passwords
+from autograder.classroom.logins.first_use import forget, give_passwords, have_passwords, renew_password
 from autograder.sandbox.bwrap import bwrap
 from labkit.command_line.commands import CommandError
 
@@ -162,10 +164,29 @@ def test_a_name_that_cannot_be_used_is_refused_with_one_that_can(tmp_path: Path)
 
 def test_passwords_are_given_once_and_can_be_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "passwords"
-    given = give_passwords(path, ["instructor"])
-    assert re.fullmatch("([a-z]{4}-){3}[a-z]{4}", given["instructor"])
-    assert give_passwords(path, ["instructor"]) == {} and have_passwords(path, ["instructor", "ada"]) == {"instructor"}
+    shown: dict[str, str] = {}
+    assert give_passwords(path, ["instructor"], shown.__setitem__) == {"instructor"}
+    assert re.fullmatch("([a-z]{4}-){3}[a-z]{4}", shown["instructor"])
+    assert give_passwords(path, ["instructor"], shown.__setitem__) == set()
+    assert have_passwords(path, ["instructor", "ada"]) == {"instructor"}
     assert forget(path, "instructor") and not forget(path, "instructor")
+
+
+def test_a_password_that_could_not_be_shown_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    shown: dict[str, str] = {}
+
+    def interrupted(name: str, password: str) -> None:
+        if name == "second":
+            raise KeyboardInterrupt
+        shown[name] = password
+
+    with pytest.raises(KeyboardInterrupt):
+        give_passwords(path, ["first", "second"], interrupted)
+    assert have_passwords(path, ["first", "second"]) == set(shown) == {"first"}
+    renew_password(path, "first", shown.__setitem__)
+    with dbm.open(str(path)) as passwords:
+        assert bcrypt.checkpw(shown["first"].encode(), passwords["first"])
 
 
 def test_check_reports_what_is_valid_and_an_address_that_is_taken(
@@ -235,7 +256,7 @@ def test_a_backup_is_restored_on_a_machine_without_a_classroom(
     (folders.home("ada") / "notes.txt").write_text("mine")
     (folders.home("ada") / "link").symlink_to("/etc/passwd")
     (folders.in_exchange("inbound", "ada") / "submission").mkdir()
-    give_passwords(folders.hub / "passwords", ["instructor"])
+    give_passwords(folders.hub / "passwords", ["instructor"], lambda name, password: None)
     (folders.hub / "other.db").write_bytes(b"a dbm")  # passwords are in one of a kind that Python chooses
     gradebook = sqlite3.connect(folders.course / "gradebook.db")
     gradebook.execute("create table marks (learner text, score real)")

@@ -215,6 +215,33 @@ def test_outputs_that_are_not_quite_json_cost_nobody_their_work() -> None:
     assert b"NaN" in data and check(rebuilt(data), MODULE) == check(rebuilt(data.replace(b"NaN", b"\xff0")), MODULE)
 
 
+@pytest.mark.parametrize(
+    "above",
+    ["%%time\n", "%%capture out --no-stderr\n", "# mine\n\n", "%%time\n# mine\n%%capture\n", "\n\n  \n%%time\n\n"],
+)
+def test_what_the_notebook_allows_above_the_exercise_is_graded(above: str) -> None:
+    notebook = copy.deepcopy(RELEASED)
+    notebook.cells[2].source = f"{above}{notebook.cells[2].source.splitlines()[0]}\n{MODULE}"
+    result = rebuilt(nbformat.writes(notebook).encode())
+    assert check(result, MODULE) == []
+    cell = exercise_cell(result, NAME)
+    assert cell is not None
+    assert module_text(cell.source).splitlines().index(MODULE.strip()) == len(above.splitlines()) + 1
+
+
+def test_a_cell_that_is_indented_as_a_whole_is_graded_as_the_notebook_runs_it() -> None:
+    notebook = copy.deepcopy(RELEASED)
+    notebook.cells[2].source = f"    %%exercise {NAME}\n    {MODULE}"
+    assert check(rebuilt(nbformat.writes(notebook).encode()), MODULE) == []
+
+
+def test_a_magic_that_the_notebook_refuses_costs_nothing_and_is_noted() -> None:
+    notebook = copy.deepcopy(RELEASED)
+    notebook.cells[2].source = f"%%timeit\n%%exercise {NAME}\n{MODULE}"
+    notes = check(rebuilt(nbformat.writes(notebook).encode()), MODULE)
+    assert len(notes) == 1 and "only `%%time` and `%%capture` may be" in notes[0]
+
+
 def test_a_line_that_is_not_the_first_of_its_cell_is_told() -> None:
     submitted = json.loads(nbformat.writes(with_module(RELEASED, NAME, MODULE)))
     with_its_line_further_down(submitted)

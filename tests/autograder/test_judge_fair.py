@@ -164,6 +164,26 @@ def test_an_error_of_the_machine_where_it_is_judged_is_nobodys_marks(tree: Path)
     # for this submission only, every time: its own fault
     theirs = judged("[]", RIGHT.replace("    ### BEGIN", "    print('twice')\n    ### BEGIN"))
     assert (theirs.earned, theirs.retried) == (0.0, "failed in a fresh sandbox, too")
+    assert theirs.counts and "the check could run with the solution, and not with this module" in theirs.seen
+
+
+LAB_BREAKS = """
+
+@check(points=1, title="breaks", look_at="on which side of its yield")
+def breaks(submission, ranks):
+    ranks(2).call(submission.pass_it_on, [__import__("torch").ones(1)] * 2)
+    no_such_name
+"""
+
+
+@sandboxed
+@pytest.mark.parametrize("module", [RIGHT, second_exercise.SENDS_TWICE], ids=["right", "wrong"])
+def test_an_error_of_the_lab_gives_no_marks_and_is_named_for_the_instructor(tree: Path, module: str) -> None:
+    rubric = tree / "autograder" / "course" / second_exercise.NAME / "rubric.py"
+    rubric.write_text(rubric.read_text() + LAB_BREAKS)
+    said = "'breaks': the lab failed; this costs no points \\(NameError\\); no marks are given until it works"
+    with pytest.raises(CannotJudge, match=said), Judge(Sandbox()) as judge:
+        judge.judge(catalogue.find(second_exercise.NAME), module)
 
 
 def test_a_budget_bounds_all_calls_together() -> None:

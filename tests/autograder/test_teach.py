@@ -19,6 +19,9 @@ from playwright.sync_api import expect
 from system_packages import needs_packages
 from waiting import BROKEN_SECONDS, wait_until
 
+from autograder.course_folder import Course
+from autograder.sandbox import Sandbox
+from autograder.submissions import with_module
 from labkit.linux.free_port import free_port
 
 PHASE, NOTEBOOK = second_exercise.PHASE, second_exercise.NOTEBOOK
@@ -33,8 +36,20 @@ PUT = """async ([path, body]) => (await fetch(path, {
 """What the formgrader's dialog of an assignment sends."""
 
 
+def add_an_exercise_after_grading(course: Course, lab: Path) -> None:
+    """Grade a submission, then add a notebook to its assignment."""
+    submission = with_module(course.released(PHASE, NOTEBOOK), second_exercise.NAME, second_exercise.SOLUTION)
+    course.submit("ada", PHASE, NOTEBOOK, submission)
+    course.autograde(PHASE)
+    second_exercise.add_third_to(lab)
+    notebook = second_exercise.notebook(second_exercise.FAR, second_exercise.FAR_SOLUTION, points=2)
+    nbformat.write(notebook, lab / "notebooks" / PHASE / "102_pass_it_far.ipynb")
+
+
 @pytest.mark.slow
-def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_path: Path) -> None:
+def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs_packages("chromium")
     lab = tmp_path / "lab"
     course = lab / "course"
@@ -77,6 +92,15 @@ def test_the_formgrader_opens_with_the_course_and_releases_an_assignment(tmp_pat
             row.locator(".glyphicon-education").click()
             expect(formgrader.locator(".modal-title", has_text="Success")).to_be_visible()
             assert (course / "release" / PHASE / f"{NOTEBOOK}.ipynb").is_file()
+            formgrader.locator(".modal-footer button").first.click()
+            expect(formgrader.locator(".modal-title")).to_have_count(0)
+            if Sandbox().available:
+                monkeypatch.setenv("LABKIT_ROOT", str(lab))
+                add_an_exercise_after_grading(Course(course), lab)
+                row.locator(".glyphicon-education").click()
+                expect(formgrader.locator(".modal-title", has_text="Success")).to_be_visible()
+                assert (course / "release" / PHASE / "102_pass_it_far.ipynb").is_file()
+                assert [mark.score for mark in Course(course).marks(PHASE)] == [3.0]
             page.goto(urljoin(page.url, "/formgrader/gradebook"))
             expect(page.locator("h1").nth(1)).to_have_text("Manual Grading")
             for zone, status in (("+01:00", 200), ("+0100", 200), ("CEST", 400)):

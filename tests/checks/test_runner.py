@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from checks.course import SOLUTION
 
 from labkit import catalogue
 from labkit.checks import NoRubric, Ranks, Report, Submission, check, load_rubric, run_checks, visible_rubric
+from labkit.checks.attribution import is_of_the_lab_on_a_rank
 from labkit.checks.keeping import MOST_OUTPUT_CHARACTERS
+from labkit.clusters.rank_result import RankError
 
 pytestmark = pytest.mark.usefixtures("course")
 
@@ -115,6 +118,46 @@ def test_a_value_that_the_check_cannot_read_costs_its_points(course: Path) -> No
     assert [r.earned for r in report.results] == [2, 0, 0]
     assert "RuntimeError" in report.results[1].fault
     assert "Traceback" not in report.text()
+
+
+def with_line(course: Path, line: str, before: str = "    expect(len(run.trace") -> None:
+    """Put a line into the check `one collective`."""
+    path = course / "labkit/course/phase1_small/largest/checks.py"
+    path.write_text(path.read_text().replace(before, f"    {line}\n{before}"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("raise OSError(28, 'No space left on device')", id="the machine"),
+        pytest.param("expekt(run)", id="a name that does not exist"),
+        pytest.param("import labkit.no_such_module", id="a module that does not exist"),
+        pytest.param("ranks(2).call(submission.largest, [torch.ones(1)])", id="ranks that cannot be run so"),
+    ],
+)
+def test_an_error_of_the_lab_costs_no_points_and_blames_nothing_of_the_module(course: Path, line: str) -> None:
+    with_line(course, line)
+    report = judged(SOLUTION)
+    failed = report.results[1]
+    assert "the lab failed; this costs no points" in failed.seen and failed.fault
+    assert failed.look_at == "run it again; if the lab fails again, show this to your instructor"
+    assert (report.earned, report.points, report.all_points, report.passed) == (2, 2, 7, False)
+    shown = report.text()
+    assert "lab error  one collective" in shown and "FAIL" not in shown and "Traceback" not in shown
+    assert "2 of 2 points; 1 more are not counted: the lab failed; this costs no points" in shown
+    assert "lab error" in report._repr_html_() and "failed</b>" not in report._repr_html_()
+
+
+def test_a_rank_that_fails_in_the_lab_is_an_error_of_the_lab_and_in_a_given_function_it_is_not(course: Path) -> None:
+    lab = RankError("KeyError", "3", traceback='  File "/lab/labkit/clusters/program.py", line 7, in run\n    x[3]\n')
+    assert is_of_the_lab_on_a_rank(lab)
+    line = ("phase1_small/largest.py", 10, "largest", "check(3)")
+    assert not is_of_the_lab_on_a_rank(replace(lab, frames=(line,))), "their line passed nonsense on"
+    given = lab.traceback.replace("clusters/program.py", "course/phase1_small/largest/given.py")
+    assert not is_of_the_lab_on_a_rank(replace(lab, traceback=given))
+    by_check = '  File "<checks>/scenarios.py", line 2, in f\n    f(None)\n'
+    assert not is_of_the_lab_on_a_rank(replace(lab, traceback=by_check + lab.traceback))
+    assert not is_of_the_lab_on_a_rank(replace(lab, type="DeadlockError"))
 
 
 def test_only_public_names_can_be_called() -> None:

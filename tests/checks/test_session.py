@@ -38,6 +38,18 @@ def test_the_graded_cell_shows_the_report_and_nbgrader_reads_the_points_from_it(
     assert get_partial_grade(output, max_points=3) == 1.0
 
 
+def test_a_check_that_cannot_read_the_solution_either_is_an_error_of_the_lab(
+    course: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = course / "labkit/course/phase1_small/largest/checks.py"
+    path.write_text(path.read_text().replace("    expect(len(", "    run.values[0].item().x\n    expect(len("))
+    catalogue.find("largest").save(SOLUTION.replace("MAX", "MIN"))
+    assert grade("largest") == 0.0
+    out, _ = capfd.readouterr()
+    assert "FAIL 0/2   the largest of all" in out
+    assert "lab error  one collective" in out and "the lab failed; this costs no points (RuntimeError)" in out
+
+
 def test_the_same_checks_on_real_processes() -> None:
     report = check_exercise(catalogue.find("largest"), SOLUTION, cluster="local")
     assert report.passed, report.text()

@@ -13,6 +13,7 @@ from labkit.checks.stopping import what_stopped
 from labkit.clusters import RankError, RankResult, Run
 from labkit.clusters.error_hints import NOT_WRITTEN
 from labkit.clusters.rank_status import PendingOperation, RankStatus
+from labkit.clusters.virtual.scheduler.errors import SCHEDULER_FAILED
 
 pytestmark = pytest.mark.usefixtures("course")
 
@@ -34,6 +35,13 @@ def test_an_exception_is_named_with_its_rank_and_line() -> None:
     text, why, line = stopped(failed("NotImplementedError"))
     assert (text, line) == (f"NotImplementedError at {FILE}, line 4", 4)
     assert why == ("On rank 1 of 2. The function called is not implemented for this input, or on these ranks.")
+
+
+def test_a_scheduler_that_fails_is_an_error_of_the_lab() -> None:
+    submission = Submission(catalogue.find("largest"), SOLUTION)
+    stop = what_stopped(Run([RankResult(0)], stopped=f"{SCHEDULER_FAILED}: {SECRET}"), submission)
+    assert stop.of_the_lab
+    assert not what_stopped(failed("KeyError"), submission).of_the_lab
 
 
 def test_a_frozen_object_is_told_from_other_exceptions() -> None:

@@ -36,7 +36,7 @@ def test_each_torchrun_cell_is_a_program(folder: Path, capsys: pytest.CaptureFix
         folder,
         "%load_ext labkit\n%cluster local -n 4\nraise SystemExit",
         "%%torchrun -n 2 -o run\nimport os, sys, helper\nprint(os.environ['WORLD_SIZE'], helper.VALUE, sys.argv[1:])",
-        RING,
+        f"%%time\n# mine\n{RING}",
         "%%torchrun -n 3\nfrom labkit.exercises import ring_allreduce\nprint(ring_allreduce.ring_all_reduce(0))",
         "%%torchrun\nprint('expected')\nsys",
         "%%torchrun\n\nmissing",

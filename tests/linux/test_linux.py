@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from labkit.linux import descriptors, mounts, pidfd, prctl, proc, processes, shared_memory
+from labkit.linux.files import exchange
 from labkit.linux.libc import checked, libc
 
 
@@ -123,3 +125,15 @@ sys.stdin.read()
         assert {drawn, own} & set(os.listdir("/dev/shm")) == {own}, "a name that the program chose may be meant to stay"
     finally:
         os.unlink(f"/dev/shm/{own}")
+
+
+def test_two_folders_are_exchanged_or_both_stay(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "name").write_text(folder.name)
+    exchange(first, second)
+    assert ((first / "name").read_text(), (second / "name").read_text()) == ("second", "first")
+    with pytest.raises(FileNotFoundError, match="exchange of"):
+        exchange(first, tmp_path / "none")
+    assert (first / "name").read_text() == "second" and not (tmp_path / "none").exists()

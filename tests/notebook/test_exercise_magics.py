@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from autograder.cells import exercise_of, module_text
 from labkit.catalogue import find
 
 RING = find("ring_allreduce")
@@ -41,6 +42,36 @@ def test_the_cell_is_the_module_here_and_on_every_rank(kernel):
     for cluster in ("local", "virtual"):
         kernel.run(f"%cluster {cluster}")
         assert kernel.run(USE).result == "[0-3] float32[5] [10, 10, 10, 10, 10]"
+
+
+@pytest.mark.parametrize(
+    "above", ["%%time\n", "# mine, second try\n\n", "%%time\n# mine\n%%capture out\n", "\n\n%%capture out\n"]
+)
+def test_what_may_be_above_the_exercise_is_saved_as_it_is_graded(kernel, above):
+    cell = f"{above}%%exercise ring_allreduce\n{SOLUTION}"
+    assert kernel.run(cell).error == ""
+    saved = (folder(kernel) / "phase3_multi_node" / "ring_allreduce.py").read_text()
+    start = len(above.splitlines()) + 1
+    assert saved.splitlines()[start:] == SOLUTION.splitlines()
+    assert saved.splitlines()[start:] == module_text(cell).splitlines()[start:]
+    assert exercise_of(cell) == "phase3_multi_node/ring_allreduce"
+    error = kernel.run(f"{above}%%exercise ring_allreduce\nx = 1\n\nx / 0").error
+    assert f"ring_allreduce.py:{start + 3}" in error and f"----> {start + 3} x / 0" in error
+
+
+def test_a_whole_cell_may_be_indented(kernel):
+    cell = "    %%exercise ring_allreduce\n    rate = 1"
+    assert "saved as" in kernel.run(cell).stdout
+    assert module_text(cell) == "\nrate = 1"
+
+
+@pytest.mark.parametrize("magic", ["%%timeit", "%%prun"])
+def test_other_magics_above_the_exercise_are_refused_at_once(kernel, magic):
+    kernel.run(f"%%exercise ring_allreduce\n{SOLUTION}")
+    outputs = kernel.run(f"{magic}\n%%exercise ring_allreduce\nrate = 1")
+    assert f"not saved: {magic} is above %%exercise, where only %%time and %%capture may be" in outputs.stderr
+    assert "Remove that line" in outputs.stderr
+    assert "rate = 1" not in (folder(kernel) / "phase3_multi_node" / "ring_allreduce.py").read_text()
 
 
 def test_what_the_contract_still_wants_is_named(kernel):

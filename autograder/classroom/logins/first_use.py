@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dbm
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,28 @@ class FirstUse(FirstUseAuthenticator):  # type: ignore[misc]  # it has no types
         return name
 
 
-def give_passwords(path: Path, names: Iterable[str]) -> dict[str, str]:
-    """Give each of `names` that has no password yet a new one; return those by name.
+Show = Callable[[str, str], None]
+"""Shows somebody's new password: name, password."""
 
-    Otherwise the first person to find the login page could become the instructor.
+
+def give_passwords(path: Path, names: Iterable[str], show: Show) -> set[str]:
+    """Give each of `names` that has no password yet a new one; return those names.
+
+    Otherwise the first person to find the login page could become the instructor. Each password is shown before it is
+    kept: whatever ends the process, nobody has one that was never shown.
     """
-    given: dict[str, str] = {}
-    with dbm.open(str(path), "c", 0o600) as passwords:
-        for name in names:
-            if name.encode() not in passwords:
-                given[name] = _new_password()
-                passwords[name] = bcrypt.hashpw(given[name].encode(), bcrypt.gensalt())
+    given = {name for name in names if name not in have_passwords(path, [name])}
+    for name in sorted(given):
+        renew_password(path, name, show)
     return given
+
+
+def renew_password(path: Path, name: str, show: Show) -> None:
+    """Show `name` a new password, then keep it in place of the earlier one."""
+    password = _new_password()
+    show(name, password)
+    with dbm.open(str(path), "c", 0o600) as passwords:
+        passwords[name] = bcrypt.hashpw(password.encode(), bcrypt.gensalt())
 
 
 def forget(path: Path, name: str) -> bool:
