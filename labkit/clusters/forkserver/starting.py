@@ -44,10 +44,11 @@ def launch(
             return fork(request, [errors.fileno(), control.fileno()], os.environ[ADDRESS])
     # -P: a learner's file called random.py must not shadow the library's
     python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
-    own = {**os.environ, **cache_environment(os.environ)} if environment is None else environment
+    if environment is None:
+        environment = {**os.environ, **cache_environment(os.environ)}
     return subprocess.Popen(
         [*command_prefix, *python],
-        env={**own, **_SINGLE_THREADED},
+        env={**environment, **_SINGLE_THREADED},
         stdin=subprocess.DEVNULL,
         stdout=errors,
         stderr=errors,
