@@ -105,7 +105,7 @@ class Token:
 
     def _cookie_name(self, request: BaseHTTPRequestHandler) -> str:
         # browsers send the cookies of a host to all of its ports
-        return f"labkit-{request.server.server_address[1]}"
+        return f"labkit-{request.connection.getsockname()[1]}"
 
     def _cookie(self, request: BaseHTTPRequestHandler) -> str:
         # a hub serves all users' pages under one name: the cookie is for what is below the proxy's path for this one
