@@ -85,6 +85,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
         "--grafana", action="store_true", help="print a dashboard for Grafana, of what PrometheusSink exports"
     )
     dashboard.add_argument("--port", type=int, default=0, help="of the page, on this machine (default: a free one)")
+    dashboard.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also answer to browsers that come by this name, through a proxy; several are possible",
+    )
     dashboard.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
     dashboard.set_defaults(run=_dashboard)
 
@@ -295,7 +302,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     from labkit.dashboard.server import serve
 
     try:
-        return serve(options.logdir, options.port, not options.no_browser)
+        return serve(options.logdir, options.port, not options.no_browser, options.host)
     except OSError as error:
         raise CommandError(f"port {options.port}: {error.strerror}") from None
 

@@ -20,6 +20,7 @@ from autograder.sandbox import forkserver, sandbox_process, view
 from autograder.sandbox.inside.order import Order
 from autograder.sandbox.limits import Limits
 from autograder.sandbox.unavailable import refusal
+from labkit.private_folders import cache_environment
 
 _LAUNCH = Path(labkit.__file__).parent / "clusters/forkserver/launch.py"
 
@@ -116,7 +117,8 @@ class NoIsolation(CommandRunner):
         return ()
 
     def environment(self) -> Mapping[str, str]:
-        return {**os.environ, **view.environment(), "HOME": os.environ.get("HOME", "/"), "TMPDIR": "/tmp"}
+        own = {**os.environ, **cache_environment(os.environ)}
+        return {**own, **view.environment(), "HOME": os.environ.get("HOME", "/"), "TMPDIR": "/tmp"}
 
 
 class Bubblewrap(Runner):

@@ -43,7 +43,7 @@ _FOREIGN_FOLDERS = tuple(
     )
     if folder
 )
-_FOREIGN_PARTS = re.compile(r"(^|/)(site-packages|dist-packages|torchinductor_[^/]*)/")
+_FOREIGN_PARTS = re.compile(r"(^|/)(site-packages|dist-packages|torchinductor(_[^/]*)?)/")
 _COMPILED = (".pyx", ".pxd", ".pxi")
 """Suffixes of Cython sources, which appear as file names of compiled code: `numpy/random/mtrand.pyx`."""
 

@@ -1,72 +1,56 @@
-"""`labkit dashboard LOGDIR`: one page for a browser, whose data come from the log."""
+"""`labkit dashboard LOGDIR`: one page for the browser of the user who started it, whose data come from the log."""
 
 from __future__ import annotations
 
 import json
 import threading
-import webbrowser
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 
+from labkit import page_server
 from labkit.dashboard.view import REFRESH_SECONDS, DashboardView
+from labkit.page_server import Page, PageServer, Token
 
 STATIC = Path(__file__).parent / "static"
 _FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
     "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
 }
 
 
-class DashboardServer(ThreadingHTTPServer):
-    """Serves the page on this machine alone, under http://127.0.0.1:PORT/. port: 0 chooses a free one."""
+class DashboardServer(PageServer):
+    """Serves the page of a folder on this machine, to whoever has the token. port and hosts: see `PageServer`."""
 
-    daemon_threads = True
-
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.view = DashboardView(folder)
-        self.reading = threading.Lock()
+    def __init__(self, folder: Path, port: int = 0, hosts: Collection[str] = ()) -> None:
+        self.token = Token()
+        self._view = DashboardView(folder)
+        self._reading = threading.Lock()
         """Lock for reading: two pages may ask at the same time."""
+        super().__init__(self._find, self.token, port, hosts=hosts)
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/"
+        """Address of the page, with the token."""
+        return page_server.address(self, self.token)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: DashboardServer
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+    def _find(self, path: str) -> Page | None:
         if path == "/data":
-            with self.server.reading:
-                data = self.server.view.refresh(REFRESH_SECONDS)
-            self._answer(json.dumps(data, allow_nan=False).encode(), "application/json")
-        elif path in _FILES:
-            name, kind = _FILES[path]
-            self._answer((STATIC / name).read_bytes(), kind)
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND)
-
-    def _answer(self, body: bytes, kind: str) -> None:
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: a line for each second is too much."""
+            with self._reading:
+                data = self._view.refresh(REFRESH_SECONDS)
+            return Page(json.dumps(data, allow_nan=False).encode(), "application/json")
+        if path not in _FILES:
+            return None
+        name, kind = _FILES[path]
+        return Page((STATIC / name).read_bytes(), kind)
 
 
-def serve(folder: Path, port: int, browser: bool) -> int:
+def serve(folder: Path, port: int, browser: bool, hosts: Collection[str] = ()) -> int:
     """Serve until Ctrl+C; return the exit status."""
-    with DashboardServer(folder, port) as server:
+    with DashboardServer(folder, port, hosts) as server:
         print(f"dashboard of {folder}: {server.address} (Ctrl+C ends it)", flush=True)
-        if browser:
-            webbrowser.open(server.address)
-        server.serve_forever()
+        with page_server.opened_in_browser(server.address) if browser else nullcontext():
+            server.serve_forever()
     return 0

@@ -18,6 +18,7 @@ from pathlib import Path
 from labkit.catalogue import all_exercises
 from labkit.challenges import sending
 from labkit.jupyterlab import config_path, validation
+from labkit.private_folders import cache_environment
 from labkit.progress import LAB_EXTENSIONS, write_home
 from labkit.start import own_copy
 
@@ -30,6 +31,7 @@ def serve(arguments: Sequence[str]) -> None:
     os.chdir(home)
     # where cells find `labkit`: the environment of a job or of a user need not name this folder
     os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    os.environ.update(cache_environment(os.environ))
     if exchange := os.environ.get(sending.EXCHANGE):
         os.environ["JUPYTER_CONFIG_PATH"] = str(_enrolled(Path(exchange)))
         validation.install()

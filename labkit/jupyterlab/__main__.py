@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
 from jupyterlab.labapp import LabApp
+
+from labkit.private_folders import cache_environment
 
 
 def main(arguments: list[str]) -> None:
     if {"-h", "--help", "--help-all", "--version"} & set(arguments):
         LabApp.launch_instance(arguments)
         return
+    os.environ.update(cache_environment(os.environ))  # for all kernels
     for logger in ("ServerApp", "tornado.general"):
         logging.getLogger(logger).addFilter(_Unannounced())
     server: Any = LabApp.initialize_server(argv=["--log-level=WARN", "--LabApp.log_level=WARN", *arguments])

@@ -5,12 +5,14 @@ One module for each magic or pair of magics; `magics.py` parses a magic's line a
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
 from labkit.exercise_cells import without_comments_above
 from labkit.hub import idle_minutes, notices
 from labkit.lazy_names import lazy_names
+from labkit.private_folders import cache_environment
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -47,6 +49,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         searching,
     )
 
+    os.environ.update(cache_environment(os.environ))  # the kernel compiles, too, and its programs may
     failures.install(shell)
     if without_comments_above not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(without_comments_above)

@@ -8,7 +8,7 @@ import threading
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
@@ -100,10 +100,12 @@ def server(tmp_path: Path) -> Iterator[DashboardServer]:
 
 def test_the_server_answers_with_page_and_data_and_nothing_else(server: DashboardServer, tmp_path: Path) -> None:
     write(tmp_path, 2, range(3))
-    assert b"<title>Training dashboard</title>" in urlopen(server.address).read()
-    assert json.load(urlopen(f"{server.address}data"))["last_step"] == 2
+    browser = build_opener(HTTPCookieProcessor())
+    assert b"<title>Training dashboard</title>" in browser.open(server.address).read()
+    folder = server.address.partition("?")[0]
+    assert json.load(browser.open(f"{folder}data"))["last_step"] == 2
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urlopen(f"{server.address}../view.py")
+        browser.open(f"{folder}../view.py")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,8 +25,8 @@ MARK = f"LAB_TESTS_{secrets.token_hex(8)}"
 SHARED_MEMORY = "/dev/shm"
 Socket = tuple[int, str]
 """PID and inode."""
-STAY = ("pytest-of-", "torchinductor_", "torchelastic_", "node-compile-cache", "uv-")
-"""Beginnings of the names of temporary files that pytest, torch's compiler, torchrun, Node and uv keep."""
+STAY = ("pytest-of-", "torchelastic_", "node-compile-cache", "uv-")
+"""Beginnings of the names of temporary files that pytest, torchrun, Node and uv keep."""
 _LISTENING = "0A"
 _CLEAN_UP_AT_THE_END = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Commands of processes that last as long as the one that uses them."""

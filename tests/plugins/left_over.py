@@ -23,6 +23,8 @@ import pytest
 from belongings import Process
 from waiting import wait_until
 
+from labkit.private_folders import cache_environment
+
 STILL_SECONDS = 30.0
 """A process is left over when all that are left have slept for so long."""
 
@@ -128,9 +130,9 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder.chmod(0o1777)  # like the system's: tests start processes of other users
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(belongings.MARK, "1")
-        # torch's compiled code, for all processes of this user
-        compiled = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(compiled)))
+        # compiled code stays, for all processes of this user
+        for name, value in cache_environment(os.environ).items():
+            patch.setenv(name, value)
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
         yield

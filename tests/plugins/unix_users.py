@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import ipaddress
+import json
 import os
+import pwd
 import secrets
 import shlex
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -104,3 +112,206 @@ def mounts_that_open(folders: Iterable[Path]) -> list[str]:
 def _closed(path: Path) -> Path | None:
     """Return the first folder on the way to `path` that other users cannot enter, or None."""
     return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 1), None)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What another user has tried on something that belongs to a process, and what that user saw."""
+
+    kind: str
+    what: str
+    seen: str
+    """Empty: nothing."""
+
+
+def attempts_of_another(
+    user: str, pids: Iterable[int], folders: Iterable[Path], secrets_of_them: Iterable[str] = ()
+) -> list[Attempt]:
+    """Have `user` try everything that those processes of this user have opened, and what lies in `folders`.
+
+    The names are found with this user's own rights: a random name protects nothing here. secrets_of_them: texts that
+    may be nowhere where all users look. Needs root.
+    """
+    targets = _targets(sorted(pids), list(folders))
+    "localhost".encode("idna")  # imports what the other user may not be able to read
+    importlib.import_module(_STORES)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # a fork, not a program: other users need not reach Python
+        try:
+            os.close(read)
+            person = pwd.getpwnam(user)
+            os.setgroups([])
+            os.setresgid(person.pw_gid, person.pw_gid, person.pw_gid)
+            os.setresuid(person.pw_uid, person.pw_uid, person.pw_uid)
+            found = [vars(attempt) for attempt in _try_all(targets, list(secrets_of_them))]
+            with open(write, "w") as pipe:
+                json.dump(found, pipe)
+            os._exit(0)
+        except BaseException:
+            os.write(write, traceback.format_exc().encode())
+        finally:
+            os._exit(1)
+    os.close(write)
+    with open(read) as pipe:
+        text = pipe.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, text
+    return [Attempt(**fields) for fields in json.loads(text)]
+
+
+def table(attempts: Sequence[Attempt]) -> str:
+    """Return a row for each kind: how many were tried, and what was seen."""
+    rows = ["| tried | number | seen |", "|---|---|---|"]
+    for kind in dict.fromkeys(attempt.kind for attempt in attempts):
+        of_kind = [attempt for attempt in attempts if attempt.kind == kind]
+        seen = [f"{attempt.what}: {attempt.seen}" for attempt in of_kind if attempt.seen]
+        rows.append(f"| {kind} | {len(of_kind)} | {'; '.join(seen) or 'nothing'} |")
+    return "\n".join(rows)
+
+
+@dataclass
+class _Targets:
+    pids: list[int]
+    ports: list[tuple[str, int]]
+    unix_sockets: list[str]
+    files: list[str]
+    shared_memory: list[str]
+
+
+def _targets(pids: list[int], folders: list[Path]) -> _Targets:
+    inodes, files = set(), set()
+    for pid in pids:
+        with suppress(OSError):  # it has ended meanwhile
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                link = f"/proc/{pid}/fd/{descriptor}"
+                with suppress(OSError):
+                    target = os.readlink(link)
+                    if target.startswith("socket:["):
+                        inodes.add(target[len("socket:[") : -1])
+                    elif stat.S_ISREG(os.stat(link).st_mode):
+                        files.add(link)
+            files |= {f"/proc/{pid}/{name}" for name in ("environ", "maps", "mem", "fd", "cwd", "root", "io", "stack")}
+    for folder in folders:
+        files |= {str(folder), *(str(path) for path in folder.rglob("*"))}
+    ports = []
+    for table_name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table_name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                host, _, port = fields[1].partition(":")
+                packed = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))
+                ports.append((socket.inet_ntop(family, packed), int(port, 16)))
+    unix_sockets = []
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        *fields, name = line.split(maxsplit=7)
+        if len(fields) == 7 and fields[6] in inodes:
+            unix_sockets.append(name)
+    uid = os.geteuid()
+    memory = [entry.path for entry in os.scandir("/dev/shm") if entry.stat(follow_symlinks=False).st_uid == uid]
+    return _Targets(pids, ports, unix_sockets, sorted(files), memory)
+
+
+def _try_all(targets: _Targets, secrets_of_them: list[str]) -> Iterator[Attempt]:
+    for host, port in targets.ports:
+        reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        for kind, ask in _QUESTIONS.items():
+            yield Attempt(f"TCP port, {kind}", f"{host}:{port}", ask(reached, port))
+        others = "" if ipaddress.ip_address(host).is_loopback else "open to the network"
+        yield Attempt("TCP port, on other interfaces", f"{host}:{port}", others)
+    for name in targets.unix_sockets:
+        yield Attempt("Unix socket", name, _connected(name))
+    for file in targets.files:
+        kind = "/proc of a process" if file.startswith("/proc/") else "file"
+        yield Attempt(kind, file, _opened(file))
+    for file in targets.shared_memory:
+        yield Attempt("shared memory", file, _opened(file))
+    for pid in targets.pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            shown = Path(f"/proc/{pid}/cmdline").read_text()
+            yield Attempt("arguments of a process", str(pid), "a secret" * any(one in shown for one in secrets_of_them))
+            yield Attempt("signal to a process", str(pid), _signalled(pid))
+    for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+        fields = line.split()
+        open_to_all = int(fields[2], 8) & 0o006
+        yield Attempt("System V shared memory", fields[1], "open to all" if open_to_all else "")
+
+
+def _answer_to(question: bytes) -> Callable[[str, int], str]:
+    def ask(host: str, port: int) -> str:
+        try:
+            with socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection:
+                connection.sendall(question)
+                connection.shutdown(socket.SHUT_WR)
+                answer = b""
+                while data := connection.recv(1 << 16):
+                    answer += data
+        except OSError:
+            return ""
+        harmless = not answer or b" 403 " in answer.partition(b"\r\n")[0] or len(answer) == _CHALLENGE_BYTES
+        return "" if harmless else f"answers {answer[:60]!r}"
+
+    return ask
+
+
+def _keys_of_store(host: str, port: int) -> str:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # torch's client waits without end for who accepts a connection and says nothing
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_ANSWER_SECONDS)
+        with suppress(RuntimeError, ValueError):
+            limit = timedelta(seconds=_ANSWER_SECONDS)
+            store = importlib.import_module(_STORES).TCPStore(host, port, is_master=False, timeout=limit)
+            store.set("left by another user", "1")
+            os.write(write, f"a store with {store.num_keys()} keys, into which one was written".encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as pipe:
+        seen = pipe.read()
+    os.waitpid(child, 0)
+    return seen
+
+
+_STORES = "labkit.torch_versions.stores"
+_ANSWER_SECONDS = 2
+"""Time for an answer: what takes longer counts as none, so a slow machine never fails a test."""
+_CHALLENGE_BYTES = 32
+"""Length of the random number with which the lab's own stores begin."""
+_QUESTIONS: dict[str, Callable[[str, int], str]] = {
+    "nothing sent": _answer_to(b""),
+    "as a browser": _answer_to(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"),
+    "as a browser, for data": _answer_to(b"GET /data HTTP/1.0\r\nHost: attacker.example\r\n\r\n"),
+    "as a scraper of metrics": _answer_to(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"),
+    "as a client of torch's store": _keys_of_store,
+}
+
+
+def _connected(name: str) -> str:
+    address = f"\0{name[1:]}" if name.startswith("@") else name
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as connection:
+            connection.connect(address)
+            return "connected"
+    return ""
+
+
+def _opened(file: str) -> str:
+    """Return how the file can be opened; nothing is changed."""
+    ways = {"read": os.O_RDONLY, "written": os.O_WRONLY}
+    seen = []
+    for way, flags in ways.items():
+        with suppress(OSError):
+            os.close(os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY))
+            seen.append(f"can be {way}")
+    if not seen and os.path.isdir(file) and os.access(file, os.W_OK | os.X_OK):
+        seen.append("files can be made in it")
+    return " and ".join(seen)
+
+
+def _signalled(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return ""
+    return "can be sent one"

@@ -29,7 +29,7 @@ RANKS = 4
 def main(containers: Path, runs: Path, learner: str) -> None:
     with SummaryWriter(str(runs / "first")) as writer:
         writer.add_scalar("loss", 1.0, 0)
-    sinks = [PrometheusSink(rank, port=9400 + rank) for rank in range(RANKS)]
+    sinks = [PrometheusSink(rank, port=9400 + rank, address="0.0.0.0") for rank in range(RANKS)]
     for rank, sink in enumerate(sinks):
         sink.step(record(rank))
     sinks[0].alarm(Alarm("slow compute", 2, 9))

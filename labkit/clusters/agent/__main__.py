@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--node", type=int, required=True, help="this node's number, from 0")
     parser.add_argument("--nnodes", type=int, required=True, help="how many nodes there are")
     parser.add_argument("--port", type=int, default=0, help="for the store of node 0; 0: one that is free")
+    parser.add_argument("--address", default="127.0.0.1", help="of node 0, by which the other nodes know it")
     parser.add_argument("--request", type=Path, help="a file with the one plan to run; without it, stdin is obeyed")
     parser.add_argument(
         "--silence", type=float, default=60.0, help="end when stdin has been silent for so many seconds"
@@ -28,7 +29,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    agent = NodeAgent(options.node, options.nnodes, out, options.port)
+    agent = NodeAgent(options.node, options.nnodes, out, options.port, options.address)
     if options.request is not None:
         agent.run_once(pickled.loads(options.request.read_bytes()))
         return

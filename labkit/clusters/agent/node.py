@@ -18,8 +18,8 @@ import torch
 from labkit.clusters.agent.plan import LaunchPlan
 from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.session import Session
+from labkit.clusters.run_store import RunStoreServer, new_secret
 from labkit.linux.clock import Clock, wait_seconds
-from labkit.torch_versions.stores import TCPStore
 from labkit.transport import lines, pickled
 
 _CHUNK_BYTES = 256 << 10
@@ -28,8 +28,20 @@ _CHUNK_BYTES = 256 << 10
 class NodeAgent:
     """Node `node` of `nnodes`. Its messages go to `out`, line by line, including the ranks' own output."""
 
-    def __init__(self, node: int, nnodes: int, out: IO[str], port: int = 0, clock: Clock = time.monotonic) -> None:
-        """port: of the store, which node 0 hosts if there are several nodes; 0: a free one. clock: for `silence`."""
+    def __init__(
+        self,
+        node: int,
+        nnodes: int,
+        out: IO[str],
+        port: int = 0,
+        address: str = "127.0.0.1",
+        secret: bytes = b"",
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """port, address, secret: of the store, which node 0 hosts if there are several nodes; see `RunStoreServer`.
+
+        secret: empty for a new one, which this node's first message carries. clock: for `silence`.
+        """
         self._node = node
         self._clock = clock
         self._out = out
@@ -40,7 +52,12 @@ class NodeAgent:
         self._forkserver.start()
         self._sessions: dict[str, Session] = {}
         self._selector = selectors.DefaultSelector()
-        self._store = TCPStore("0.0.0.0", port, None, True, wait_for_workers=False) if nnodes > 1 and not node else None
+        self._store: RunStoreServer | None = None
+        self._new_secret = b""
+        if nnodes > 1 and not node:
+            # a pod's messages are its log, which others may read: a secret that was given is not in them
+            self._new_secret = b"" if secret else new_secret()
+            self._store = RunStoreServer(secret or self._new_secret, address, port)
         self._text = lines.Decoder()
         self._heard = 0.0
         self._ending = False
@@ -80,6 +97,8 @@ class NodeAgent:
         for session in self._sessions.values():
             session.close()
         self._forkserver.close()
+        if self._store is not None:
+            self._store.close()
 
     def _say_ready(self) -> None:
         self._say(
@@ -87,6 +106,7 @@ class NodeAgent:
             node=self._node,
             host=socket.gethostname(),
             port=self._store.port if self._store else 0,
+            secret=self._new_secret.hex(),
             cpus=len(os.sched_getaffinity(0)),
             gpus=torch.cuda.device_count(),
             torch=torch.__version__,

@@ -44,6 +44,8 @@ class NodeInfo:
     host: str
     port: int
     """Port of its store; 0 if it has none."""
+    secret: bytes = field(repr=False)
+    """Secret of its store; empty if it has none, or was given it."""
     cpus: int
     gpus: int
     torch: str
@@ -137,8 +139,9 @@ class Nodes:
             if event.error is not None:
                 raise event.error
             if event.fields:
-                values = (event.fields[name] for name in ("host", "port", "cpus", "gpus", "torch"))
-                self._ready[event.node] = NodeInfo(*values)
+                names = ("host", "port", "secret", "cpus", "gpus", "torch")
+                values = {name: event.fields[name] for name in names}
+                self._ready[event.node] = NodeInfo(**{**values, "secret": bytes.fromhex(values["secret"])})
 
     def run(self, plan: LaunchPlan, on_output: OnOutput | None = None, on_state: OnState | None = None) -> Run:
         """Run `plan` on all nodes, or follow it if agents run it by themselves; return when all have ended.

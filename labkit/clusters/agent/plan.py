@@ -16,6 +16,7 @@ from labkit.clusters.forkserver.client import ForkServer
 from labkit.clusters.forkserver.entry import Entry
 from labkit.clusters.forkserver.request import Request, RunSupervisor
 from labkit.clusters.job import Job
+from labkit.clusters.run_store import StoreAddress
 from labkit.linux.clock import Clock
 
 
@@ -34,6 +35,8 @@ class LaunchPlan:
     """Address of node 0 for the others: an address, or a name that all can look up."""
     master_port: int = 0
     """Port of the store of node 0's agent; 0 if there is only one node."""
+    secret: bytes = field(default=b"", repr=False)
+    """Secret of that store."""
     backend: str | None = None
     """Backend for `init_process_group()` without one; None: nccl if every rank of the node has a GPU."""
     timeout: float | None = None
@@ -77,7 +80,7 @@ class LaunchPlan:
             "world_size": self.world_size,
             "first_rank": node * self.nproc_per_node,
             "local_world_size": self.nproc_per_node,
-            "master": (self.master_addr, self.master_port, self.run) if self.master_port else None,
+            "master": self._store_address(),
         }
         if self.elastic:
             # its agent assigns the ranks; it has a process too, the last one
@@ -101,6 +104,11 @@ class LaunchPlan:
         folder = self.folder if self.folder is not None and os.path.isdir(self.folder) else prepared.folder
         path = prepared.path if self.path is None else self.path
         return replace(prepared, folder=folder, path=path, clock=self.clock)
+
+    def _store_address(self) -> StoreAddress | None:
+        if not self.master_port:
+            return None
+        return StoreAddress(self.master_addr, self.master_port, self.secret, self.run)
 
     def _elastic(self) -> dict[str, Any]:
         """Options for labkit.clusters.elastic.agent."""

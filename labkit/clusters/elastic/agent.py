@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +25,9 @@ from labkit.clusters.elastic.workers import ForkedWorkers, NodeConnection
 from labkit.clusters.forkserver.entry import Entry, Reporter
 from labkit.clusters.forkserver.rank_process import shared_file
 from labkit.clusters.job import Job
+from labkit.clusters.run_store import RunStore, StoreAddress
 from labkit.torch_versions.agents import ObservedAgent, poll_rendezvous_every, start_workers_with
-from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore, wait_for
+from labkit.torch_versions.stores import FileStore, Store, wait_for
 
 _MONITOR_SECONDS = 0.02
 _POLL_SECONDS = 0.05
@@ -140,8 +142,7 @@ def _assemble(store: Store, nodes: int) -> None:
     store.set("labkit/assembled", "")
 
 
-def _store(master: tuple[str, int, str] | None) -> Store:
+def _store(master: StoreAddress | None) -> Store:
     if master is None:
         return FileStore(shared_file())
-    host, port, run = master
-    return PrefixStore(f"{run}/agents", TCPStore(host, port, is_master=False))
+    return RunStore(replace(master, run=f"{master.run}/agents"))

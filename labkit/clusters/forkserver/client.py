@@ -32,6 +32,7 @@ from labkit.forking.client import NoForkServer
 from labkit.forking.held import HeldForkServer, Launch
 from labkit.forking.request import Ahead, Request, name_of
 from labkit.linux.clock import Clock
+from labkit.private_folders import cache_environment
 from labkit.torch_versions import early_imports
 from labkit.transport import datagrams, frames
 
@@ -169,7 +170,7 @@ class ForkServer:
             environments=environments,
             sockets=sockets,
             timeout=timeout,
-            environment=None if own else dict(os.environ),
+            environment=None if own else {**os.environ, **cache_environment(os.environ)},
             folder=None if own else os.getcwd(),
             path=None if own else list(sys.path),
             commands=commands,

@@ -19,6 +19,7 @@ from labkit.forking import held
 from labkit.forking.client import NoForkServer, fork
 from labkit.forking.held import Begun, Process
 from labkit.forking.request import Request
+from labkit.private_folders import cache_environment
 from labkit.zygote import ADDRESS
 
 _LAUNCH = Path(__file__).parent / "launch.py"
@@ -38,14 +39,16 @@ def launch(
     """Start a process that serves the other end of `control`. environment: None for this process's own."""
     if not command_prefix and environment is None and ADDRESS in os.environ:
         with contextlib.suppress(NoForkServer, ValueError):
-            own = {**os.environ, **_SINGLE_THREADED}
+            own = {**os.environ, **cache_environment(os.environ), **_SINGLE_THREADED}
             request = Request(_be_forked, None, own, os.getcwd(), NAME, prints=True)
             return fork(request, [errors.fileno(), control.fileno()], os.environ[ADDRESS])
     # -P: a learner's file called random.py must not shadow the library's
     python = [sys.executable, "-P", str(_LAUNCH), str(control.fileno())]
+    if environment is None:
+        environment = {**os.environ, **cache_environment(os.environ)}
     return subprocess.Popen(
         [*command_prefix, *python],
-        env={**(os.environ if environment is None else environment), **_SINGLE_THREADED},
+        env={**environment, **_SINGLE_THREADED},
         stdin=subprocess.DEVNULL,
         stdout=errors,
         stderr=errors,

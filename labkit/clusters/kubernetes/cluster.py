@@ -24,6 +24,7 @@ from labkit.clusters.kubernetes.sessions import delete_orphans, session
 from labkit.clusters.kubernetes.submission import Submission
 from labkit.clusters.local import rank as local_rank
 from labkit.clusters.run import Run
+from labkit.clusters.run_store import new_secret
 from labkit.transport import pickled
 
 IMAGE_VARIABLE = "LABKIT_IMAGE"
@@ -129,6 +130,7 @@ class KubernetesCluster:
             nproc_per_node=shape.nproc_per_node,
             master_addr="127.0.0.1" if shape.nnodes == 1 else trainjob.master(names) if patching else names.master,
             master_port=secrets.choice(_PORTS) if shape.nnodes > 1 else 0,
+            secret=new_secret(),
             backend=self.backend,
             timeout=timeout,
         )

@@ -23,12 +23,14 @@ from torch.distributed import DistError
 from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.agent.node import NodeAgent
 from labkit.clusters.kubernetes.manifest import ALIVE, REQUEST, unpacked
-from labkit.torch_versions.stores import PrefixStore, TCPStore
+from labkit.clusters.run_store import RunStore, StoreAddress
 
 NODE_VARIABLE = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in the pods of an indexed Job."""
 _TERMINATION_MESSAGE = Path("/dev/termination-log")
 _EXIT_SILENT = 75
+_ALL_INTERFACES = "0.0.0.0"
+"""Of the pod, which no other user is in, and whose own name it may not know yet."""
 
 
 def main(folder: Path, silence: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +43,7 @@ def main(folder: Path, silence: float, clock: Callable[[], float] = time.monoton
     # a library's output goes elsewhere: only the agent's lines are read
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    agent = NodeAgent(node, plan.nnodes, out, plan.master_port)
+    agent = NodeAgent(node, plan.nnodes, out, plan.master_port, _ALL_INTERFACES, plan.secret)
     if plan.nnodes > 1:
         _meet(plan, node)
     agent.run_once(plan)
@@ -53,8 +55,8 @@ def _meet(plan: LaunchPlan, node: int) -> None:
         try:
             # a pod has a name only once it has a node
             socket.getaddrinfo(plan.master_addr, plan.master_port)
-            store = TCPStore(plan.master_addr, plan.master_port, None, False, timedelta(seconds=10))
-            here = PrefixStore(f"{plan.run}/pods", store)
+            address = StoreAddress(plan.master_addr, plan.master_port, plan.secret, f"{plan.run}/pods")
+            here = RunStore(address, timedelta(seconds=10))
             here.set(str(node), "here")
             # not wait(), during which signals would have to wait too
             while not here.check([str(each) for each in range(plan.nnodes)]):

@@ -1,6 +1,7 @@
 """The store where ranks that share only the network meet, hosted by their supervisor.
 
-torchrun's agent does the same; ranks that can share a file are faster with that.
+torchrun's agent does the same; ranks that can share a file are faster with that. It is torch's own store, which answers
+everyone: these ranks are in a sandbox, whose network nobody else is in.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from labkit.clusters.job import Job
 from labkit.clusters.local.groups import RecordingProcessGroup
 from labkit.clusters.local.recording import MAX_EVENTS, Recorder
 from labkit.clusters.program import execute
+from labkit.clusters.run_store import RunStore, StoreAddress
 from labkit.torch_versions.compilation import never_trace_lab, prepare_with
 from labkit.torch_versions.groups import rendezvous_with, replace_groups_with
 from labkit.torch_versions.stores import FileStore, PrefixStore, Store, TCPStore
@@ -33,8 +34,9 @@ def main(job: Job, index: int, options: Mapping[str, Any], reporter: Reporter, s
     """Run `job` as one rank and report how it ended.
 
     options: `world_size`; `first_rank`, that of process 0 here; `local_world_size` and `gpus` of this machine;
-    `backend`, used if the program names none (torch's own choice if empty); `master`, address and port of the store
-    that all nodes share, and this run's name in it, None if all ranks are on this machine; `recorded`, False for groups
+    `backend`, used if the program names none (torch's own choice if empty); `master`, the `StoreAddress` of the store
+    that all nodes share, address and port of a `TCPStore` and this run's name in it for ranks in a sandbox, None if
+    ranks share a file; `recorded`, False for groups
     as torch creates them, to measure the lab's own against; `attempt`, for ranks that may be restarted: different each
     time.
     """
@@ -112,5 +114,7 @@ def shared_store(options: Mapping[str, Any]) -> Store:
     world_size: int = options["world_size"]
     if options["master"] is None:
         return FileStore(shared_file(), world_size)
+    if isinstance(options["master"], StoreAddress):
+        return RunStore(options["master"])
     address, port, run = options["master"]
     return PrefixStore(run, TCPStore(address, port, world_size, is_master=False))

@@ -221,6 +221,7 @@ class SlurmCluster:
             nproc_per_node=request.nproc_per_node,
             master_addr=held.address,
             master_port=held.ready[0].port,
+            secret=held.ready[0].secret,
             backend=self._backend,
             timeout=job.timeout or self._timeout,
             environment={

@@ -33,7 +33,7 @@ class HeldNodes:
         """Connections to live ranks on these nodes."""
         self._allocation = allocation
         self._environment = clients.environment()
-        self._steps = Steps(self.job_id, self.names, agent)
+        self._steps = Steps(self.job_id, self.names, [*agent, "--address", self.address])
         writers = [self._steps.writer(node) for node in range(len(self.names))]
         self._nodes = Nodes(self.names, writers)
         self._steps.begin(self._nodes.feed, self._on_end)

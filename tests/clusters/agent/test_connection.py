@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from agents import Agents, agents  # beside this file
+from agents import Agents, agents
 from announcing import When
 from clocks import MOMENT, SLOWLY, LateClock, ManualClock
 from waiting import BROKEN_SECONDS, wait_until
@@ -51,6 +51,7 @@ class Cluster:
             nnodes=2,
             nproc_per_node=2,
             master_port=self.ready[0].port,
+            secret=self.ready[0].secret,
             clock=self.silence,
             **options,
         )

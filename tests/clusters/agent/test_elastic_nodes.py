@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agents, agents  # beside this file
+from agents import Agents, agents
 from announcing import When
 from clocks import MOMENT, SLOWLY, LateClock, ManualClock
 from waiting import BROKEN_SECONDS
@@ -48,10 +48,11 @@ def pair() -> Iterator[Agents]:
 
 
 def run(started: Agents, source: str, on_output: Any = None, states: list[State] | None = None, **options: Any) -> Run:
-    port = started.nodes.wait_until_ready(BROKEN_SECONDS)[0].port
+    ready = started.nodes.wait_until_ready(BROKEN_SECONDS)[0]
     timeout, clock = options.pop("timeout", None), options.pop("clock", ManualClock())
     job = Job(source=HEAD + source, filename="Cell In[3]", **options)
-    plan = LaunchPlan(f"elastic{next(_numbers)}", ENTRY, job, 2, 2, master_port=port, timeout=timeout, clock=clock)
+    store: dict[str, Any] = {"master_port": ready.port, "secret": ready.secret}
+    plan = LaunchPlan(f"elastic{next(_numbers)}", ENTRY, job, 2, 2, **store, timeout=timeout, clock=clock)
     return started.nodes.run(plan, on_output, None if states is None else states.append)
 
 

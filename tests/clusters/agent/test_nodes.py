@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from agents import Agents, agents  # beside this file
+from agents import Agents, agents
 from announcing import When
 from clocks import ManualClock
 from forkservers import environment
@@ -41,9 +41,8 @@ def pair() -> Iterator[Agents]:
 def plan(started: Agents, source: str, **options: Any) -> LaunchPlan:
     ready = started.nodes.wait_until_ready(BROKEN_SECONDS)
     job = Job(source=source, filename="Cell In[1]")
-    return LaunchPlan(
-        f"run{next(_numbers)}", ENTRY, job, nnodes=2, nproc_per_node=2, master_port=ready[0].port, **options
-    )
+    store: dict[str, Any] = {"master_port": ready[0].port, "secret": ready[0].secret}
+    return LaunchPlan(f"run{next(_numbers)}", ENTRY, job, nnodes=2, nproc_per_node=2, **store, **options)
 
 
 SUM = """\

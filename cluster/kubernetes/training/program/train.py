@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=20)
     parser.add_argument("--seconds-per-step", type=float, default=0.0, help="at least; to watch it")
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="of local rank 0; 0: any free one")
+    parser.add_argument("--metrics-address", default="127.0.0.1", help="0.0.0.0: Prometheus is on another machine")
     options = parser.parse_args()
 
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -40,7 +41,8 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group()
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    sink = PrometheusSink(rank, port=options.metrics_port and options.metrics_port + local_rank)
+    metrics_port = options.metrics_port and options.metrics_port + local_rank
+    sink = PrometheusSink(rank, metrics_port, address=options.metrics_address)
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)).to(device)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+from labkit import page_server
 from labkit.course.phase4_production.monitoring.given.records import Alarm, StepRecord
+from labkit.page_server import Anyone, Page, PageServer, SameUser
 
 
 class PrometheusSink:
     """Shows the latest step of this rank under http://HOST:PORT/metrics, with the label `rank`.
 
     port: 0 chooses a free one, `sink.port`; None serves nothing, as where an application serves `registry` itself.
+    address: where it listens. On `127.0.0.1` it answers programs of the same user and of root on this machine alone; on
+    any other, `0.0.0.0` for all interfaces, everyone who reaches it.
     Raises ImportError without the package prometheus-client.
     """
 
-    def __init__(self, rank: int, port: int | None = None, registry: Any = None) -> None:
+    def __init__(
+        self, rank: int, port: int | None = None, registry: Any = None, address: str = page_server.LOOPBACK
+    ) -> None:
         try:
             import prometheus_client as client
         except ImportError:
@@ -37,8 +44,17 @@ class PrometheusSink:
         self._alarms = client.Counter("training_alarms", "Alarms", ["cause", "rank"], registry=self.registry)
         self._server = None
         if port is not None:
-            self._server, _ = client.start_http_server(port, registry=self.registry)
+            access = SameUser() if address == page_server.LOOPBACK else Anyone()
+            self._server = PageServer(self._find, access, port, address)
             self.port = self._server.server_port
+            threading.Thread(target=self._server.serve_forever, name="labkit prometheus", daemon=True).start()
+
+    def _find(self, path: str) -> Page | None:
+        from prometheus_client import exposition
+
+        if path not in ("/", "/metrics"):
+            return None
+        return Page(exposition.generate_latest(self.registry), exposition.CONTENT_TYPE_LATEST)
 
     def step(self, record: StepRecord) -> None:
         self._throughput.set(record.samples_per_second)

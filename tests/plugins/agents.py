@@ -56,7 +56,7 @@ class Agents:
 def agents(
     nnodes: int,
     silence: float = 60.0,
-    clock: Clock = time.monotonic,  # noqa: TID251  # the product's
+    clock: Clock = time.monotonic,  # the product's
 ) -> Iterator[Agents]:
     """Start agents that have ended when the block has. clock: of the limits that their client keeps."""
     started = Agents(nnodes, silence, clock)
