@@ -15,7 +15,9 @@ from typing import IO, Any
 import pytest
 from clocks import ManualClock
 
+from labkit.clusters.forkserver import starting
 from labkit.clusters.forkserver.client import ForkServer
+from labkit.forking.held import Process
 
 
 def environment() -> dict[str, str]:
@@ -26,11 +28,15 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def forkserver_that_reads_clocks(**options: Any) -> Iterator[ForkServer]:
-    """A forkserver whose `supervisor_clock` may be one of these clocks."""
-    made = ForkServer(**options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-        made.start()
+    """A forkserver whose `supervisor_clock` may be one of these clocks, also after it was started again."""
+
+    def launch(control: socket.socket, errors: IO[bytes]) -> Process:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+            return starting.launch(control, errors)
+
+    made = ForkServer(launch=launch, **options)
+    made.start()
     try:
         yield made
     finally:

@@ -1,4 +1,4 @@
-"""One forkserver with torch imported, for all live ranks of these tests."""
+"""One forkserver with torch imported for the live ranks of each module, which may lose it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forkservers import forkserver_that_reads_clocks
 from labkit.clusters.forkserver.client import ForkServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def warm() -> Iterator[ForkServer]:
     with forkserver_that_reads_clocks() as started:
         yield started

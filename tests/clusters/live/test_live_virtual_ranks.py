@@ -46,6 +46,15 @@ def errors(run: Run) -> dict[int, str]:
     return {result.rank: result.error.type for result in run.ranks if result.error is not None}
 
 
+def test_ranks_start_after_their_forkserver_was_lost(forkserver: ForkServer, clock: ManualClock) -> None:
+    forkserver.server.close()
+    ranks = LiveRanks(virtual(nproc_per_node=2, forkserver=forkserver), Job(source=""), clock=clock)
+    try:
+        assert run_on(ranks, "1").values == [1, 1]
+    finally:
+        ranks.close()
+
+
 def test_names_groups_and_the_clock_stay(live: LiveRanks) -> None:
     run = run_on(live, "x += rank\nbefore = time.monotonic()\ntime.sleep(0.5 * rank)")
     assert run.ok
