@@ -207,11 +207,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def address(server: PageServer, token: Token) -> str:
-    """Return the address to print: that of the hub's proxy for ports where this runs behind one."""
+    """Return the address for a browser on this machine."""
+    return f"http://{LOOPBACK}:{server.server_port}/?token={token.token}"
+
+
+def hub_address(server: PageServer, token: Token) -> str | None:
+    """Return the address for a browser elsewhere, by jupyter-server-proxy; None outside of a hub.
+
+    Without the hub's name, where that is not known.
+    """
     prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
-    host = f"http://{LOOPBACK}:{server.server_port}"
-    base = f"{_hub_url() or ''}{prefix.rstrip('/')}/proxy/{server.server_port}" if prefix else host
-    return f"{base}/?token={token.token}"
+    if prefix is None:
+        return None
+    return f"{_hub_url() or ''}{prefix.rstrip('/')}/proxy/{server.server_port}/?token={token.token}"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from unix_users import as_user, unix_users
 
+from labkit import page_server
 from labkit.course.phase4_production.monitoring.given import PrometheusSink
 from labkit.dashboard.server import DashboardServer, serve
 from labkit.page_server import HEADERS, PageServer
@@ -115,7 +116,8 @@ def test_behind_a_hub_the_cookie_is_for_this_persons_pages(tmp_path: Path, monke
     with serving(server := DashboardServer(tmp_path)):
         assert isinstance(server, DashboardServer)
         prefix = f"/user/ada/proxy/{server.server_port}"
-        assert server.address == f"https://hub.example:8443{prefix}/?token={server.token.token}"
+        elsewhere = page_server.hub_address(server, server.token)
+        assert elsewhere == f"https://hub.example:8443{prefix}/?token={server.token.token}"
         browser = {"Host": "hub.example:8443", "X-Forwarded-Context": prefix, "X-Forwarded-Proto": "https,http"}
         answer = ask(server, f"/?token={server.token.token}", browser)
         assert answer.status == 302

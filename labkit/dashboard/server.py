@@ -51,6 +51,8 @@ def serve(folder: Path, port: int, browser: bool, hosts: Collection[str] = ()) -
     """Serve until Ctrl+C; return the exit status."""
     with DashboardServer(folder, port, hosts) as server:
         print(f"dashboard of {folder}: {server.address} (Ctrl+C ends it)", flush=True)
+        if (behind_hub := page_server.hub_address(server, server.token)) is not None:
+            print(f"where the hub has jupyter-server-proxy: {behind_hub}", flush=True)
         with page_server.opened_in_browser(server.address) if browser else nullcontext():
             server.serve_forever()
     return 0

@@ -26,7 +26,7 @@ import numpy as np
 from labkit.forking import request
 from labkit.forking.request import MAX_DESCRIPTORS, Load, address_of, function_of, name_of
 from labkit.forking.spares import Spares
-from labkit.linux import descriptors, huge_pages, prctl, processes
+from labkit.linux import descriptors, huge_pages, prctl, processes, sockets
 from labkit.linux.clock import Clock, wait_seconds
 from labkit.transport import datagrams
 
@@ -169,6 +169,8 @@ class Server:
         connection, _ = self._door.accept()
         connection.settimeout(_REQUEST_SECONDS)
         try:
+            if sockets.peer_user(connection) not in (0, os.geteuid()):  # a name after @ is protected by nothing else
+                raise ValueError("this forkserver serves its own user alone")
             message, own = datagrams.receive(connection, MAX_DESCRIPTORS)
         except (OSError, ValueError) as problem:
             _tell(connection, {"error": str(problem)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,10 +16,11 @@ from typing import IO, Any
 
 import forked_programs
 import pytest
+from unix_users import call_as, unix_users
 from waiting import BROKEN_SECONDS, wait_until
 
 from labkit.forking import client, held
-from labkit.forking.request import Request
+from labkit.forking.request import Request, address_of
 from labkit.transport import datagrams
 
 _SERVE = "import sys; from labkit.forking.server import Server, listen; Server(listen(sys.argv[1])).serve()()"
@@ -32,8 +34,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A forkserver that listens at `path`."""
+def serving(path: Path | str) -> Iterator[subprocess.Popen[bytes]]:
+    """A forkserver that listens at `path`, or at a name after `@`."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     with subprocess.Popen([sys.executable, "-P", "-c", _SERVE, str(path)], env=environment) as process:
         wait_until(lambda: process.poll() is not None or listens(path))
@@ -42,10 +44,10 @@ def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def listens(path: Path) -> bool:
+def listens(path: Path | str) -> bool:
     """Whether somebody does: the socket has its name before."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        return connection.connect_ex(str(path)) == 0
+        return connection.connect_ex(address_of(str(path))) == 0
 
 
 def started(
@@ -170,3 +172,18 @@ def test_requests_with_a_preparation_share_a_server_that_has_run_it(
     assert count == "0"
     (first, server), (second, same) = prepared("one", prepare=True), prepared("two", prepare=True)
     assert (first, second) == ("1", "1") and server == same
+
+
+def test_another_user_is_refused_where_the_name_is_open_to_all() -> None:
+    name = f"@labkit-test-{secrets.token_hex(8)}"
+    request = Request(forked_programs.end, 0)
+
+    def ask() -> str:
+        try:
+            return f"forked {client.fork(request, [], name).pid}"
+        except client.NoForkServer as refused:
+            return str(refused)
+
+    with unix_users("eve") as users, serving(name):
+        assert "this forkserver serves its own user alone" in call_as(users.names[0], ask)
+        assert ask().startswith("forked ")

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -135,18 +136,27 @@ def attempts_of_another(
     targets = _targets(sorted(pids), list(folders))
     "localhost".encode("idna")  # imports what the other user may not be able to read
     importlib.import_module(_STORES)
+    found = call_as(user, lambda: [vars(attempt) for attempt in _try_all(targets, list(secrets_of_them))])
+    return [Attempt(**fields) for fields in found]
+
+
+def call_as(user: str, call: Callable[[], Any]) -> Any:
+    """Return what `call` returns, as JSON, in a fork of this process that belongs to `user`. Needs root.
+
+    A fork, not a program: other users need not reach Python. It can import nothing that they cannot read.
+    """
     read, write = os.pipe()
     child = os.fork()
-    if child == 0:  # a fork, not a program: other users need not reach Python
+    if child == 0:
         try:
             os.close(read)
             person = pwd.getpwnam(user)
             os.setgroups([])
             os.setresgid(person.pw_gid, person.pw_gid, person.pw_gid)
             os.setresuid(person.pw_uid, person.pw_uid, person.pw_uid)
-            found = [vars(attempt) for attempt in _try_all(targets, list(secrets_of_them))]
+            text = json.dumps(call())
             with open(write, "w") as pipe:
-                json.dump(found, pipe)
+                pipe.write(text)
             os._exit(0)
         except BaseException:
             os.write(write, traceback.format_exc().encode())
@@ -156,7 +166,7 @@ def attempts_of_another(
     with open(read) as pipe:
         text = pipe.read()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, text
-    return [Attempt(**fields) for fields in json.loads(text)]
+    return json.loads(text)
 
 
 def table(attempts: Sequence[Attempt]) -> str:

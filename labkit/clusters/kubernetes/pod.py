@@ -23,7 +23,7 @@ from torch.distributed import DistError
 from labkit.clusters.agent import LaunchPlan
 from labkit.clusters.agent.node import NodeAgent
 from labkit.clusters.kubernetes.manifest import ALIVE, REQUEST, unpacked
-from labkit.clusters.run_store import RunStore, StoreAddress
+from labkit.clusters.run_store import RunStore, StoreAddress, WrongSecret
 
 NODE_VARIABLE = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in the pods of an indexed Job."""
@@ -62,7 +62,7 @@ def _meet(plan: LaunchPlan, node: int) -> None:
             while not here.check([str(each) for each in range(plan.nnodes)]):
                 time.sleep(0.1)
             return
-        except (socket.gaierror, DistError):
+        except (socket.gaierror, DistError, WrongSecret):  # the last: an address may still be that of an earlier pod
             time.sleep(0.2)
 
 

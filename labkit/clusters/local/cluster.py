@@ -144,8 +144,11 @@ class LocalCluster:
             # c10d's TCPStore looks up the name of ::ffff:127.0.0.1, on which resolvers can take 5 seconds to give up
             "RES_OPTIONS": "timeout:1",
         }
-        common = {name: os.environ.get(name, value) for name, value in settings.items()}
         gpus = machine.gpus(job.environment)
+        if gpus:
+            # otherwise NCCL listens on the machine's other interfaces, for everyone
+            settings["NCCL_SOCKET_IFNAME"] = "lo"
+        common = {name: os.environ.get(name, value) for name, value in settings.items()}
         apart = nnodes > 1 and gpus >= nnodes * nproc_per_node
         return [
             {
