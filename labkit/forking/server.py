@@ -322,6 +322,8 @@ class Server:
 
     def _outlive_client(self) -> None:
         """Wait until all processes have ended, and end those that need too long."""
+        for _, door in self._twins.values():
+            door.close()  # this server is their client
         if self._patience is None:
             return
         limit = self._clock() + self._patience

@@ -127,7 +127,7 @@ def test_what_cannot_be_imported_is_refused_and_harms_no_other(address: str) -> 
 HELD = """
 import os, socket, sys
 from labkit.forking.server import Server
-program = Server(socket.socket(fileno=int(sys.argv[1])), patience=60.0).serve()
+program = Server(socket.socket(fileno=int(sys.argv[1])), patience=1e6).serve()
 program and program()
 os._exit(0)
 """
@@ -143,7 +143,9 @@ def held_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[held.HeldForkServer
 
     server = held.HeldForkServer(launch, BROKEN_SECONDS)
     yield server
+    process = server.process
     server.close()
+    assert process is not None and process.poll() == 0, "it has ended by itself, with all that it has forked"
 
 
 def test_one_that_is_held_is_started_again_when_it_has_ended(held_server: held.HeldForkServer) -> None:
