@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from checks.course import SOLUTION
+from waiting import BROKEN_SECONDS
 
 from labkit import catalogue
 from labkit.checks import NoRubric, Ranks, Report, Submission, check, load_rubric, run_checks, visible_rubric
@@ -17,7 +18,7 @@ from labkit.clusters.rank_result import RankError
 pytestmark = pytest.mark.usefixtures("course")
 
 
-def judged(source: str, seed: int | None = None, timeout: float = 20.0) -> Report:
+def judged(source: str, seed: int | None = None, timeout: float = BROKEN_SECONDS) -> Report:
     exercise = catalogue.find("largest")
     return run_checks(visible_rubric(exercise), Submission(exercise, source), Ranks("virtual", timeout), seed=seed)
 

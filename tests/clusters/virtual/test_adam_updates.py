@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, virtual
 
@@ -32,7 +33,7 @@ moved = all(later > earlier for pair in zip(versions, versions[1:]) for earlier,
 
 def ran(optimizer: str, fake: bool, sizes: str = "[64, 64, 64]", before: str = "") -> Run:
     source = PROGRAM.format(optimizer=optimizer, sizes=sizes, before=before)
-    return virtual(nproc_per_node=3, fake=fake).run(Job(source=source, timeout=60)).raise_if_failed()
+    return virtual(nproc_per_node=3, fake=fake).run(Job(source=source, timeout=BROKEN_SECONDS)).raise_if_failed()
 
 
 def charges(run: Run, rank: int) -> tuple[list[object], list[object]]:
@@ -83,7 +84,7 @@ for number, parameter in enumerate(parameters):
 peaks
 """
     fake, real = (
-        virtual(nproc_per_node=2, fake=fake).run(Job(source=source, timeout=60)).raise_if_failed()
+        virtual(nproc_per_node=2, fake=fake).run(Job(source=source, timeout=BROKEN_SECONDS)).raise_if_failed()
         for fake in (True, False)
     )
     assert fake.values == real.values
@@ -105,7 +106,7 @@ mode = Counting()
 """
     source = PROGRAM.format(optimizer="Adam(model.parameters())", sizes="[8, 8]", before=before)
     source = source.replace("    optimizer.step()", "    with mode:\n        optimizer.step()") + "\nmode.seen"
-    run = virtual(nproc_per_node=2, fake=True).run(Job(source=source, timeout=60)).raise_if_failed()
+    run = virtual(nproc_per_node=2, fake=True).run(Job(source=source, timeout=BROKEN_SECONDS)).raise_if_failed()
     assert run.values[0] == run.values[1] >= 3 * 4 * 10
 
 
@@ -122,7 +123,7 @@ for rank in range(2):  # one after the other
         optimizer.step()
     dist.barrier()
 """
-    first, second = virtual(nproc_per_node=2, fake=True).run(Job(source=source, timeout=60)).ranks
+    first, second = virtual(nproc_per_node=2, fake=True).run(Job(source=source, timeout=BROKEN_SECONDS)).ranks
     assert first.error is None or first.error.consequence
     assert second.error is not None
     assert "rank 1 asked for 12.0 GB" in second.error.message

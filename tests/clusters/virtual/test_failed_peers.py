@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 
@@ -21,7 +22,8 @@ def work(seconds): endpoint.compute(seconds)
 
 def outcomes(source: str, ranks: int = 2, how: str = "threads") -> list[object]:
     """Return each rank's value, or the kind of its error."""
-    run = virtual(nproc_per_node=ranks, ranks=how).run(Job(source=HEAD + dedent(source).strip(), timeout=30))  # type: ignore[arg-type]
+    job = Job(source=HEAD + dedent(source).strip(), timeout=BROKEN_SECONDS)
+    run = virtual(nproc_per_node=ranks, ranks=how).run(job)  # type: ignore[arg-type]
     return [rank.error.type if rank.error else rank.value for rank in run.ranks]
 
 

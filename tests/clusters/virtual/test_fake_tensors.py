@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import InvalidJob, Job, Run, virtual
 from labkit.models import GPTConfig
@@ -155,7 +156,7 @@ parameters = [*by_row.parameters(), *by_column.parameters()]
 
 def test_fsdp_shards_fake_parameters_as_it_shards_real_ones() -> None:
     fake, real = (
-        virtual(nproc_per_node=4, fake=fake).run(Job(source=UNEVEN, timeout=60)).raise_if_failed()
+        virtual(nproc_per_node=4, fake=fake).run(Job(source=UNEVEN, timeout=BROKEN_SECONDS)).raise_if_failed()
         for fake in (True, False)
     )
     assert fake.values == real.values

@@ -6,6 +6,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, virtual
 
@@ -69,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, source: str, ranks: int = 2) -> Run:
     head = HEAD.format(folder=str(folder))
-    return virtual(nproc_per_node=ranks).run(Job(source=head + source, timeout=60)).raise_if_failed()
+    return virtual(nproc_per_node=ranks).run(Job(source=head + source, timeout=BROKEN_SECONDS)).raise_if_failed()
 
 
 def test_singletons_globals_and_caches_of_a_package_belong_to_one_rank(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, local, virtual
 
@@ -67,7 +68,7 @@ def test_ranks_that_forget_each_others_groups_are_told() -> None:
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_rpc_is_refused_with_the_reason(kind: str) -> None:
     source = "import os, torch.distributed.rpc as rpc\nrpc.init_rpc('w' + os.environ['RANK'])"
-    run = virtual(nproc_per_node=2, ranks=kind).run(Job(source=source, timeout=60))
+    run = virtual(nproc_per_node=2, ranks=kind).run(Job(source=source, timeout=BROKEN_SECONDS))
     assert (
         "RuntimeError on every rank at <cell>, line 2: virtual ranks have no torch.distributed.rpc" in run.diagnosis()
     )

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 import torch
-from waiting import wait_until
+from waiting import BROKEN_SECONDS, wait_until
 
 from labkit import Job, virtual
 from labkit.clusters.virtual.endpoints.protocol import ByteQuota, Connection, ProtocolError
@@ -177,7 +177,7 @@ elif rank == 2:
         pass
     waiting.wait()
 dist.barrier()"""
-    run = virtual(nproc_per_node=4, ranks="processes").run(Job(source=source, timeout=30))
+    run = virtual(nproc_per_node=4, ranks="processes").run(Job(source=source, timeout=BROKEN_SECONDS))
     assert run.stopped.startswith("the lab's scheduler failed: ZeroDivisionError in test_process_ranks.py, line ")
     errors = [rank.error for rank in run.ranks if rank.error is not None]
     assert [error.type for error in errors] == ["SchedulerFailed"] * 4

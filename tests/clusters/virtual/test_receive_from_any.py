@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 
@@ -18,5 +19,5 @@ dist.distributed_c10d._get_default_group().endpoint.compute(busy)
 
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_a_busy_rank_receives_in_the_order_of_time_although_ranks_have_run_ahead(how: str) -> None:
-    run = virtual(nproc_per_node=4, ranks=how).run(Job(source=SOURCE, timeout=30)).raise_if_failed()  # type: ignore[arg-type]
+    run = virtual(nproc_per_node=4, ranks=how).run(Job(source=SOURCE, timeout=BROKEN_SECONDS)).raise_if_failed()  # type: ignore[arg-type]
     assert run.ranks[0].value == [2, 3, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 from labkit.hardware import Link
@@ -37,7 +38,7 @@ heard
 
 def run(body: str) -> list[list[tuple[str, float]]]:
     """What each of three ranks hears: the same whether they are threads or processes."""
-    job = Job(source=SOURCE.replace("BODY", body), timeout=60)
+    job = Job(source=SOURCE.replace("BODY", body), timeout=BROKEN_SECONDS)
     threads, processes = [
         virtual(nnodes=3, nproc_per_node=1, inter_node=SLOW, ranks=kind).run(job).raise_if_failed().values
         for kind in ("threads", "processes")
@@ -111,7 +112,7 @@ if rank == 0:
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_torchs_default_is_a_deadlock_at_once(kind: str) -> None:
-    job = Job(source=SOURCE.replace("BODY", "if rank == 0:\n    dist.recv(x, 1)"), timeout=60)
+    job = Job(source=SOURCE.replace("BODY", "if rank == 0:\n    dist.recv(x, 1)"), timeout=BROKEN_SECONDS)
     error = virtual(nproc_per_node=3, ranks=kind).run(job).ranks[0].error
     assert error is not None and error.type == "DeadlockError" and error.time < 1
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import InvalidJob, Job, virtual
 
@@ -255,9 +256,9 @@ def test_a_rank_that_crashes_is_named_and_the_others_are_said_to_have_stopped() 
     cluster = virtual(nproc_per_node=3)
     source = "import ctypes, os, torch.distributed as dist\ndist.init_process_group()\nif dist.get_rank() == 1:\n"
     source += "    ctypes.string_at(0)\ndist.barrier()"
-    assert cluster.run(Job(source=source, filename="Cell In[3]", timeout=60)).diagnosis() == (
+    assert cluster.run(Job(source=source, filename="Cell In[3]", timeout=BROKEN_SECONDS)).diagnosis() == (
         "SIGSEGV on rank 1 at Cell In[3], line 4: the process crashed: code below Python failed here\n"
         "    ctypes.string_at(0)\n"
         "ranks 0, 2 stopped because of it"
     )
-    assert cluster.run(Job(source="import os\nos.environ['RANK']", timeout=60)).values == ["0", "1", "2"]
+    assert cluster.run(Job(source="import os\nos.environ['RANK']", timeout=BROKEN_SECONDS)).values == ["0", "1", "2"]
