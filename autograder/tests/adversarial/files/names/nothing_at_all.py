@@ -1,6 +1,6 @@
 # Submits an empty folder.
 # marks: 0
-# feedback: missing
+# feedback: The submission is empty
 from pathlib import Path
 
 from nbformat import NotebookNode

@@ -1,6 +1,6 @@
 # The right module, with a comment of a megabyte.
 # marks: 0
-# feedback: empty or missing
+# feedback: characters was left out
 from pathlib import Path
 
 import pass_around
