@@ -101,7 +101,7 @@ def test_what_is_open_is_seen(users: Users) -> None:
         unix_socket.bind(f"\0{folder}")  # a name that the file system does not protect
         unix_socket.listen()
         store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
-        found = attempts_of_another(users.names[0], [os.getpid()], [folder], ["pytest"])
+        found = attempts_of_another(users.names[0], [os.getpid()], [folder], [sys.orig_argv[0]])
         pages.shutdown()
     seen = {(attempt.kind, attempt.what): attempt.seen for attempt in found if attempt.seen}
     assert "answers b'HTTP/1.0 " in seen["TCP port, as a browser", f"127.0.0.1:{pages.server_port}"]

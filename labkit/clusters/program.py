@@ -167,12 +167,20 @@ _ANOTHER_PROCESS = re.compile(r"Caught \w+ in (.+?)\.\nOriginal Traceback \(most
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n    (.+)$', re.MULTILINE)
 
 
+def _text(error: BaseException) -> str:
+    """Return its text, or what Python prints of an exception whose own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:  # the learner's class
+        return "<exception str() failed>"
+
+
 def _message(error: BaseException) -> str:
-    if isinstance(error, NotImplementedError) and not str(error):
+    if isinstance(error, NotImplementedError) and not _text(error):
         return NOT_WRITTEN
     if isinstance(error, SystemExit):
         return f"exit code {error.code}" if isinstance(error.code, int) else str(error.code)
-    text = (error.msg if isinstance(error, SyntaxError) else str(error)) or type(error).__name__
+    text = (error.msg if isinstance(error, SyntaxError) else _text(error)) or type(error).__name__
     if another := _ANOTHER_PROCESS.match(text):
         last = another[2].rstrip().splitlines()[-1]
         return f"{last.removeprefix(f'{type(error).__name__}: ')} (in {another[1]})"
@@ -213,7 +221,7 @@ def _names_in_modules(scope: Mapping[str, Any]) -> dict[str, str]:
 
 def _frames_elsewhere(error: BaseException) -> list[tuple[str, int, str, str]]:
     """The learner's frames in the process where the error arose, such as a DataLoader worker."""
-    another = _ANOTHER_PROCESS.match(str(error))
+    another = _ANOTHER_PROCESS.match(_text(error))
     frames = _FRAME.findall(another[2]) if another else []
     return [(file, int(line), name, text) for file, line, name, text in frames if is_learners(file)]
 
@@ -301,7 +309,7 @@ def _is_closed_connection(error: BaseException) -> bool:
 
 def _shapes(frame: FrameType, error: BaseException) -> tuple[tuple[str, str], ...]:
     """A frame's tensors (dtype and shape) and small plain values; None values only if the error mentions NoneType."""
-    plain = (bool, int, float, NoneType) if "NoneType" in str(error) else (bool, int, float)
+    plain = (bool, int, float, NoneType) if "NoneType" in _text(error) else (bool, int, float)
     shown = []
     for name, value in frame.f_locals.items():
         if isinstance(value, torch.Tensor):

@@ -150,15 +150,35 @@ def test_an_error_of_the_lab_costs_no_points_and_blames_nothing_of_the_module(co
 
 
 def test_a_rank_that_fails_in_the_lab_is_an_error_of_the_lab_and_in_a_given_function_it_is_not(course: Path) -> None:
-    lab = RankError("KeyError", "3", traceback='  File "/lab/labkit/clusters/program.py", line 7, in run\n    x[3]\n')
+    lab = RankError("KeyError", "3", traceback='  File "/lab/labkit/clusters/run.py", line 7, in run\n    x[3]\n')
     assert is_of_the_lab_on_a_rank(lab)
     line = ("phase1_small/largest.py", 10, "largest", "check(3)")
     assert not is_of_the_lab_on_a_rank(replace(lab, frames=(line,))), "their line passed nonsense on"
-    given = lab.traceback.replace("clusters/program.py", "course/phase1_small/largest/given.py")
+    given = lab.traceback.replace("clusters/run.py", "course/phase1_small/largest/given.py")
     assert not is_of_the_lab_on_a_rank(replace(lab, traceback=given))
     by_check = '  File "<checks>/scenarios.py", line 2, in f\n    f(None)\n'
     assert not is_of_the_lab_on_a_rank(replace(lab, traceback=by_check + lab.traceback))
     assert not is_of_the_lab_on_a_rank(replace(lab, type="DeadlockError"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = 1\n",
+        "largest = 3\n",
+        "def largest(): pass\n",
+        "def largest(tensor:\n",
+        "raise SystemExit(2)\n",
+        "def largest(tensor): return lambda: 0\n",
+        "def largest(tensor): yield tensor\n",
+        "def largest(tensor): return open('/dev/null')\n",
+        "import torch.distributed as dist\ndist.init_process_group = None\ndef largest(tensor): return tensor\n",
+        "class Own(Exception):\n    def __str__(self): raise ValueError\ndef largest(tensor): raise Own\n",
+    ],
+)
+def test_a_module_that_cannot_be_called_or_read_is_not_the_lab_s_fault(source: str) -> None:
+    report = judged(source)
+    assert report.earned == 0 and not [result.fault for result in report.results if result.of_the_lab]
 
 
 def test_only_public_names_can_be_called() -> None:
