@@ -105,7 +105,8 @@ class Pool:
                 worker.process.kill()
             worker.connection.close()
         self._workers.clear()
-        self._waiting.clear()
+        for work in (self._waiting, self._again, self._failed):
+            work.clear()
 
     def run(self, todo: Iterable[GradingTask], again: bool = False) -> Iterator[Outcome]:
         """Yield the outcomes of this work as they arrive. See `add` and `arrived`."""

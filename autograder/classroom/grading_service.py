@@ -146,7 +146,11 @@ class GradingService:
         return {each.learner for each in (*(judging.submission for judging in self._judging), *self._judged)}
 
     def _begin_entry(self, entry: Submission, waiting: int) -> None:
-        self.queue.begin(entry)
+        try:
+            self.queue.begin(entry)
+        except OSError as problem:  # the disk is full
+            self._try_again(entry, problem)
+            return
         log.info("judging an entry of %s for %s; %d wait", entry.learner, entry.assignment, waiting - 1)
         self._entry = (entry, self._entry_judge.submit(self._entries.grade, entry))
 
