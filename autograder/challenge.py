@@ -12,6 +12,7 @@ from autograder.submission_sandbox import SubmissionSandbox
 from labkit.challenges.challenge import BOUND, Outcome, Row, find, table
 from labkit.checks import CannotJudge, CheckFailed
 from labkit.command_line.commands import CommandError, require_file
+from labkit.text_files import UnreadableText, read_text
 
 LEAST_SEED = 1_000_000_000
 """Smallest seed accepted: an entry can try a thousand seeds a second, and compare their instances with its own."""
@@ -63,7 +64,9 @@ def main(name: str, files: list[Path], seed: int) -> int:
     for file in files:
         print(f"judging: {file}", file=sys.stderr)
         try:
-            outcomes = judged(name, file.read_text(errors="replace"), file.stem, seed, Sandbox())
+            outcomes = judged(name, read_text(file), file.stem, seed, Sandbox())
+        except UnreadableText as problem:
+            raise CommandError(f"{file}: {problem}") from None
         except CannotJudge as error:
             raise CommandError(str(error)) from None
         if any(math.isnan(outcome.value) for outcome in outcomes):

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
-from labkit.command_line.commands import CommandError
+from labkit.command_line.commands import CommandError, require_file
 
 
 def add(commands: Any) -> None:
     """Add the commands to the sub-parsers of `labkit`."""
-    course = "default: $LABKIT_COURSE, else course/ in the lab"
+    course = "the course's folder (default: $LABKIT_COURSE, else course/ in the lab)"
 
     demo = commands.add_parser("demo", help="take one exercise from notebook cell to gradebook")
     demo.set_defaults(run=_demo)
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         help="grade submissions in parallel on all cores",
         epilog="Settings of nbgrader_config.py can be overridden for this run: --JudgeCells.timeout=40",
     )
-    autograde.add_argument("assignment", metavar="ASSIGNMENT", help="such as phase3_multi_node")
+    autograde.add_argument("assignment", metavar="ASSIGNMENT", help="the assignment, such as phase3_multi_node")
     autograde.add_argument("--student", nargs="+", default=[], metavar="NAME", help="only these learners")
     autograde.add_argument("--workers", type=_count, metavar="N", help="judging processes (default: one per core)")
     autograde.add_argument("--course", type=Path, metavar="DIR", help=course)
@@ -59,23 +59,25 @@ def add(commands: Any) -> None:
     hub.set_defaults(run=_hub)
 
     verdict = commands.add_parser("verdict", help="show everything that the judge found in a learner's submission")
-    verdict.add_argument("assignment", metavar="ASSIGNMENT", help="such as phase3_multi_node")
+    verdict.add_argument("assignment", metavar="ASSIGNMENT", help="the assignment, such as phase3_multi_node")
     verdict.add_argument("student", metavar="NAME", help="the learner's name in submitted/")
     verdict.add_argument("--course", type=Path, metavar="DIR", help=course)
     verdict.set_defaults(run=_verdict)
 
     grades = commands.add_parser("grades", help="write the marks to a file, optionally for Canvas or Moodle")
-    grades.add_argument("assignment", metavar="ASSIGNMENT", nargs="*", help="default: all")
-    grades.add_argument("--to", type=Path, metavar="FILE", default=Path("grades.csv"), help="default: %(default)s")
+    grades.add_argument("assignment", metavar="ASSIGNMENT", nargs="*", help="the assignments (default: all)")
+    grades.add_argument(
+        "--to", type=Path, metavar="FILE", default=Path("grades.csv"), help="write them there (default: %(default)s)"
+    )
     grades.add_argument("--lms", choices=("canvas", "moodle"), help="format for import into that platform")
     grades.add_argument("--course", type=Path, metavar="DIR", help=course)
     grades.set_defaults(run=_grades)
 
     challenge = commands.add_parser("judge-challenge", help="score entries of a challenge in the sandbox")
-    challenge.add_argument("name", metavar="NAME", help="of the challenge")
+    challenge.add_argument("name", metavar="NAME", help="the challenge")
     challenge.add_argument("files", metavar="FILE", nargs="+", type=Path, help="the entries")
     challenge.add_argument(
-        "--seed", type=int, required=True, metavar="N", help="of the instances, 10 digits; keep it to yourself"
+        "--seed", type=int, required=True, metavar="N", help="seed of the instances, 10 digits; keep it to yourself"
     )
     challenge.set_defaults(run=_judge_challenge)
 
@@ -85,13 +87,22 @@ def add(commands: Any) -> None:
     ):
         modules = commands.add_parser(kind, help=what)
         modules.add_argument("what", choices=("show", "diff"), help="the module, or its diff from a correct one")
-        modules.add_argument("exercise", metavar="EXERCISE", help="such as ring_allreduce")
+        modules.add_argument("exercise", metavar="EXERCISE", help="the exercise, such as ring_allreduce")
         modules.add_argument("name", metavar="NAME", nargs="?", help=f"one of the {kind} (default: list all)")
         modules.set_defaults(run=_modules, kind=kind)
 
+    judging = commands.add_parser("judge-mutants", help="judge wrong solutions by all checks, and write their table")
+    judging.add_argument("exercises", nargs="*", metavar="EXERCISE", help="names (default: all)")
+    judging.add_argument(
+        "--draws", type=_count, default=1, metavar="N", help="judge each N times, with other inputs (default: 1)"
+    )
+    judging.set_defaults(run=_judge_mutants)
+
     new = commands.add_parser("new-exercise", help="make every file of a new exercise from skeletons; for authors")
-    new.add_argument("name", metavar="PHASE/NAME", nargs="?", help="such as phase3_multi_node/ddp")
-    new.add_argument("--number", type=_count, metavar="N", help="its place in the course (default: the next)")
+    new.add_argument("name", metavar="PHASE/NAME", nargs="?", help="the exercise, such as phase3_multi_node/ddp")
+    new.add_argument(
+        "--number", type=_count, metavar="N", help="the exercise's place in the course (default: the next)"
+    )
     new.add_argument(
         "--into",
         type=Path,
@@ -166,6 +177,8 @@ def _grades(options: argparse.Namespace) -> int:
 
 
 def _judge_challenge(options: argparse.Namespace) -> int:
+    for file in options.files:
+        require_file(file)
     from autograder import challenge
 
     return challenge.main(options.name, options.files, options.seed)
@@ -175,6 +188,12 @@ def _modules(options: argparse.Namespace) -> int:
     from autograder.mutants import command
 
     return command.main(options.kind, options.what, options.exercise, options.name)
+
+
+def _judge_mutants(options: argparse.Namespace) -> int:
+    from autograder.mutants import whole_table
+
+    return whole_table.main(options.exercises, options.draws)
 
 
 def _new_exercise(options: argparse.Namespace) -> int:

@@ -18,12 +18,12 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
 from nbgrader.api import Gradebook
-from nbgrader.converters import GenerateFeedback
 from nbgrader.converters.base import BaseConverter, NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import setenv
-from traitlets.config.loader import Config, PyFileConfigLoader
+from traitlets.config.loader import Config
 
+from autograder.feedback.generate import GenerateAllFeedback
 from autograder.intake.autograde import AutogradeReceived
 from autograder.intake.collect import COLLECTED, is_student
 from autograder.intake.stamps import arrival
@@ -31,6 +31,7 @@ from autograder.marks import new_gradebook
 from autograder.marks.export import Grade, Table
 from autograder.marks.late import LatePenalties
 from autograder.release import GenerateRelease
+from autograder.settings_file import SettingsFile
 
 CONFIG_FILE = Path(__file__).with_name("nbgrader_config.py")
 
@@ -63,10 +64,10 @@ class Course:
         self.folder = folder.resolve()
         self.options = options or Config()
         with setenv(LABKIT_COURSE=str(self.folder)):
-            self.config: Config = PyFileConfigLoader(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
+            self.config: Config = SettingsFile(CONFIG_FILE.name, str(CONFIG_FILE.parent)).load_config()
             own = self.folder / CONFIG_FILE.name
             if own.is_file():
-                self.config.merge(PyFileConfigLoader(own.name, str(own.parent)).load_config())
+                self.config.merge(SettingsFile(own.name, str(own.parent)).load_config())
         self.config.merge(self.options)
 
     def release(self, assignment: str) -> Path:
@@ -147,7 +148,7 @@ class Course:
 
     def feedback(self, assignment: str, student: str = "*") -> None:
         """Write the feedback pages, `feedback/STUDENT/ASSIGNMENT/NOTEBOOK.html`."""
-        self._convert(GenerateFeedback, assignment, student)
+        self._convert(GenerateAllFeedback, assignment, student)
 
     def marks(self, assignment: str) -> list[Mark]:
         """Return all marks of an assignment from the gradebook. A cell that was never judged has no mark."""

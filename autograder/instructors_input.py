@@ -19,8 +19,8 @@ from nbgrader.server_extensions.formgrader.apihandlers import AssignmentHandler
 from tornado.web import HTTPError
 
 from autograder.gradebook_lock import LOCKED, GradebookLocked
-from autograder.text_files import UnreadableText, read_text
 from autograder.times import InvalidTime, utc_time
+from labkit.text_files import UnreadableText, read_text
 
 
 def parse_utc(time: datetime | str | None) -> datetime | None:
@@ -55,7 +55,7 @@ def _put_readably(handler: AssignmentHandler, assignment_id: str) -> Any:
     try:
         return _put(handler, assignment_id)
     except InvalidTime as problem:
-        raise HTTPError(400, str(problem)) from None
+        raise HTTPError(400, f"{problem}; as a time zone +01:00, UTC or Europe/Berlin") from None
 
 
 def install() -> None:

@@ -41,9 +41,18 @@ class JudgeCells(NbGraderPreprocessor):  # type: ignore[misc]  # nbgrader has no
         work = GradingTask(ids["student"], ids["assignment"], ids["notebook"])
         limits = Limits(notebook_bytes=converter.max_notebook_bytes)
         grader = NotebookGrader(coursedir, limits, Sandbox(parent=self), self.timeout, self.log)
-        judged = grader.judge(work, notebook)
+        verdicts = VerdictStore(Path(coursedir.root))
+        try:
+            judged = grader.judge(work, notebook)
+        except Exception as error:  # a rubric is code and may raise anything
+            failure = verdicts.fail(work, f"{type(error).__name__}: {error}", attempts=1)
+            how = f"autograde it again when that is set right: here, or by `labkit autograde {work.assignment} --retry`"
+            self.log.error("%s of %s: %s\n%s", work.notebook, work.student, failure.reason, how)
+            raise
         if judged.fresh:
-            VerdictStore(Path(coursedir.root)).keep(work, judged.stored)
+            verdicts.keep(work, judged.stored)
+        else:
+            verdicts.clear(work)
         verdict = judged.stored.verdict
         for cell in notebook.cells:
             if cell.metadata.get("nbgrader", {}).get("grade_id") in verdict.reports:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from sqlalchemy.exc import SAWarning
 
-from autograder import gradebook_lock, instructors_input, release
+from autograder import course_paths, gradebook_lock, instructors_input, release, settings_file
+from autograder.feedback import generate
 from autograder.intake import autograde
 from autograder.source_notebooks import source_folder
 from labkit import catalogue
@@ -34,6 +35,7 @@ if _commands not in os.environ["PATH"].split(os.pathsep):
 warnings.filterwarnings("ignore", category=SAWarning, module="nbgrader")
 
 _course = Path(os.environ.get("LABKIT_COURSE") or catalogue.root() / "course").resolve()
+course_paths.require_usable(_course)
 _course.mkdir(parents=True, exist_ok=True)
 
 # `labkit hub` passes the name that its settings give the course
@@ -51,8 +53,10 @@ release.install()
 # Intake reads submissions as data before nbgrader's converter sees them, and rebuilds them on the released notebook, so
 # the stock sanitizers have nothing left to do. The judge scores what nbgrader would execute.
 autograde.install()
+course_paths.install()
 gradebook_lock.install()
 instructors_input.install()
+settings_file.install()
 c.Autograde.exporter_class = "autograder.intake.autograde.ReceivedExporter"
 c.Autograde.sanitize_preprocessors = ["nbgrader.preprocessors.CheckCellMetadata"]
 c.Autograde.autograde_preprocessors = [
@@ -67,6 +71,7 @@ c.Autograde.autograde_preprocessors = [
 c.AssignLatePenalties.plugin_class = "autograder.marks.late.LateRule"
 
 # The lab's own feedback pages, see autograder/feedback/page.py
+generate.install()
 c.GenerateFeedback.exporter_class = "autograder.feedback.page.FeedbackExporter"
 c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.GetGrades"]
 

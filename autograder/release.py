@@ -1,13 +1,15 @@
 """nbgrader's GenerateAssignment, which makes the learners' version of an assignment: all of it, or nothing.
 
 nbgrader first deletes the old release. Then it refuses added and removed notebooks if anyone has submitted something,
-and the course has no release. Here notebooks are converted in a folder of the course beside `release/`; then the
-gradebook and the release change together. A step that fails leaves both as they were.
+and the course has no release. Here notebooks are converted in a folder beside the release, on the same file system,
+also where `release/` or an assignment in it is a link to elsewhere; then the gradebook and the release change together.
+A step that fails leaves both as they were.
 """
 
 from __future__ import annotations
 
 import glob
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -23,11 +25,19 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveCells
 
 from autograder.batch.lock import CourseLocked, grading_alone
+from autograder.course_paths import matching
 from autograder.marks.released_cells import ReleasedCells, following
 from autograder.verdicts.store import FOLDER as VERDICTS
 from labkit.linux.files import exchange
 
 STAGING = ".release"
+
+
+class CannotReplace(BaseException):
+    """A release cannot be put in its place; the message says why and what to do.
+
+    No Exception: nbgrader catches those, and shows their tracebacks.
+    """
 
 
 class NoteCells(NbGraderPreprocessor):  # type: ignore[misc]  # nbgrader has no types
@@ -49,21 +59,23 @@ class GenerateRelease(GenerateAssignment):  # type: ignore[misc]  # nbgrader has
         self.preprocessors = [NoteCells if kind is SaveCells else kind for kind in self.preprocessors]
         try:
             with grading_alone(Path(self.coursedir.root)):
+                self._beside = _staging_beside(self._released(self.coursedir.assignment_id))
                 try:
                     super().start()
                 finally:
-                    shutil.rmtree(Path(self.coursedir.root, STAGING), ignore_errors=True)
-        except CourseLocked as problem:
+                    shutil.rmtree(self._beside, ignore_errors=True)
+        except (CourseLocked, CannotReplace) as problem:
             self.log.error("%s", problem)
             raise NbGraderException(str(problem)) from None
 
     @property
     def _output_directory(self) -> str:
-        return STAGING
+        return str(self._beside)
 
     def _released(self, assignment: str) -> Path:
+        """Return the folder of a release, where it really is. Raises `CannotReplace`."""
         course = self.coursedir
-        return Path(course.format_path(course.release_directory, ".", assignment))
+        return _real(Path(course.format_path(course.release_directory, ".", assignment)))
 
     @property
     def _whole(self) -> bool:
@@ -126,22 +138,53 @@ class GenerateRelease(GenerateAssignment):  # type: ignore[misc]  # nbgrader has
             self.log.warning("%s is called %s now; its marks are kept", old, new)
         moves = []
         for step in (course.autograded_directory, course.feedback_directory, VERDICTS):
-            for path in glob.glob(course.format_path(step, "*", glob.escape(assignment)) + "/*"):
-                name = re.split(r"\.|_files$", Path(path).name)[0]
+            for found in map(Path, matching(course.format_path(step, "*", glob.escape(assignment)) + "/*")):
+                name = re.split(r"\.|_files$", found.name)[0]
                 if name in renamed:
-                    moves.append((Path(path), Path(path).with_name(renamed[name] + Path(path).name[len(name) :])))
+                    moves.append((found, found.with_name(renamed[name] + found.name[len(name) :])))
         for path, _ in moves:  # two notebooks may have exchanged their names
             path.rename(_aside(path))
         for path, new_path in moves:
             _aside(path).rename(new_path)
 
 
+def _real(released: Path) -> Path:
+    """Return the folder to which a release's path leads through links. Raises `CannotReplace`."""
+    for path in (released.parent, released):
+        if path.is_symlink() and not path.exists():
+            raise CannotReplace(
+                f"{path} leads to {path.readlink()}, which is not there: mount that, or remove the link"
+            )
+    real = released.resolve()
+    if real.is_mount():
+        raise CannotReplace(
+            f"{real} is a mount point, which cannot be replaced in one step: mount the folder above it, or make it a "
+            "link to a folder within the mounted one"
+        )
+    return real
+
+
+def _staging_beside(released: Path) -> Path:
+    """Return a folder on the file system where a release is, or will be made."""
+    place = released.parent if released.parent.exists() else released.parent.parent
+    return place / STAGING
+
+
 def _put(staged: Path, released: Path) -> Callable[[], None]:
-    """Put a release in its place, the earlier one in its own. Return the function that undoes it."""
-    if released.exists():
-        exchange(staged, released)
-        return lambda: exchange(staged, released)
-    staged.rename(released)
+    """Put a release in its place, the earlier one in its own. Return the function that undoes it.
+
+    Raises `CannotReplace`, where nothing has changed.
+    """
+    try:
+        if released.exists():
+            exchange(staged, released)
+            return lambda: exchange(staged, released)
+        staged.rename(released)
+    except OSError as problem:  # a folder within an image's layer, one that is mounted from the same file system
+        raise CannotReplace(
+            f"{released} cannot be replaced in one step ({os.strerror(problem.errno or 0)}): move it away, then "
+            "release again"
+        ) from None
 
     def take_back() -> None:
         released.rename(staged)

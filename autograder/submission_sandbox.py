@@ -16,7 +16,7 @@ from torch import Tensor
 
 from autograder.sandbox import Sandbox, SandboxInstance, SandboxUnavailable
 from labkit.checks import CannotJudge, CheckFailed
-from labkit.clusters import Cluster, Job, Run
+from labkit.clusters import Cluster, Job, RankResult, Run, storage_limits
 from labkit.clusters.cluster import OnOutput, OnState
 from labkit.clusters.forkserver.client import ForkServer, ForkServerDied
 from labkit.clusters.local import local
@@ -120,6 +120,7 @@ class SubmissionSandbox:
             if used:  # leftovers of earlier calls may be the cause; a fresh sandbox has none
                 return self.run(make, job)
             raise CannotJudge(f"no rank could be started in the sandbox: {death}") from None
+        run = self._without_claims(run)
         if why := instance.ended:
             self.close()
             return replace(run, stopped=why)
@@ -128,6 +129,18 @@ class SubmissionSandbox:
             limit = self._sandbox.memory_bytes / (1 << 30)
             return replace(run, stopped=f"memory: all processes together held more than {limit:g} GiB")
         return run
+
+    def _without_claims(self, run: Run) -> Run:
+        """Return the run with errors that name no other limits than the sandbox has."""
+        limits = (self._sandbox.scratch_bytes, self._sandbox.scratch_files, self._sandbox.file_bytes)
+
+        def checked(rank: RankResult) -> RankResult:
+            if rank.error is None:
+                return rank
+            message = storage_limits.checked(rank.error.message, *limits)
+            return replace(rank, error=replace(rank.error, message=message))
+
+        return replace(run, ranks=list(map(checked, run.ranks)))
 
     def _open(self) -> SandboxInstance:
         if self._instance is not None and self._instance.ended:

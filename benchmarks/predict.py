@@ -155,9 +155,17 @@ def cell(signed: Sequence[float]) -> str:
 
 
 def blind(folder: Path) -> None:
-    """Print sources that no fit has used, with constants fitted to others; first the errors of the blind prediction."""
+    """Print `fresh`, and Horovod's scaling efficiencies."""
     print("\nstep time, never used in a fit: mean absolute error (median), bias")
-    print("| source | rows | blind | COMPONENTS | FITTED | one efficiency |\n|---|---|---|---|---|---|")
+    print("\n".join(fresh(folder)))
+    for network, real, made in efficiencies(folder):
+        print(f"Horovod's scaling efficiency of {network} on 128 P100: {real:.0%}, predicted {made:.1%}")
+
+
+def fresh(folder: Path = MEASURED) -> list[str]:
+    """Return a table of sources that no fit has used: errors of the first prediction, then with the constants of parts
+    and with those fitted to other sources."""
+    lines = ["| source | rows | blind | COMPONENTS | FITTED | one efficiency |", "|---|---|---|---|---|---|"]
     for name, of in unseen(folder).items():
         rate = statistics.median(work(row) / row.seconds for row in of)
         columns = [
@@ -168,13 +176,12 @@ def blind(folder: Path) -> None:
         cells = [cell(column) for column in columns]
         if len(of) == 1:
             cells[-1] = ""  # fitted to itself
-        print(f"| {name} | {len(of)} | {BLIND.get(name, '')} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {len(of)} | {BLIND.get(name, '')} | {' | '.join(cells)} |")
     layers = [[made / real - 1 for real, made in layer_seconds(folder, chosen)] for chosen in (COMPONENTS, FITTED)]
     name = "Korthikanti et al., table 4, one layer"
     if layers[0]:
-        print(f"| {name} | {len(layers[0])} | {BLIND[name]} | {' | '.join(map(cell, layers))} | |")
-    for network, real, made in efficiencies(folder):
-        print(f"Horovod's scaling efficiency of {network} on 128 P100: {real:.0%}, predicted {made:.1%}")
+        lines.append(f"| {name} | {len(layers[0])} | {BLIND[name]} | {' | '.join(map(cell, layers))} | |")
+    return lines
 
 
 def layouts(of: Sequence[Row]) -> None:
@@ -280,7 +287,7 @@ def each(of: Sequence[Row]) -> None:
 def work(row: Row) -> float:
     """Return the FLOPs of one GPU, without recomputation if that is unknown."""
     how = row.plan.get("recompute", "none")
-    total = row.model.flops(row.plan["batch"], "hardware", how if isinstance(how, str) else "none")
+    total = row.model.flops(row.plan["batch"], "megatron", how if isinstance(how, str) else "none")
     return total / row.cluster.world_size
 
 

@@ -1,6 +1,7 @@
 """The same GPT and plan predicted by closed forms and run on virtual ranks: step time and memory, term by term.
 
     python benchmarks/predict_beside_virtual.py [--ranks 8 16 32 64] [--only ddp zero-1 ...] [--json FILE]
+    python benchmarks/predict_beside_virtual.py --only compression
 
 The run is virtual_training.py, a program of torch with fake tensors. The two share data sheets (labkit.hardware) and no
 timing: the program's operators, messages and tensors are timed and counted one by one. `as stated` predicts under what
@@ -12,6 +13,7 @@ the run.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import time
@@ -24,14 +26,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from labkit import Job, virtual
+from labkit import Job, catalogue, virtual
 from labkit.clusters.forkserver.client import shared
 from labkit.clusters.run import Run
 from labkit.hardware import Topology, topology
-from labkit.predict import COMPONENTS, Constants, Plan, Prediction, Transformer, predict
+from labkit.predict import COMPONENTS, MLP, Constants, Plan, Prediction, Transformer, predict
+from labkit.predict.plan import Compression
 from labkit.trace import Category, Trace
 
 PROGRAM = Path(__file__).with_name("virtual_training.py")
+EXERCISE = catalogue.find("gradient_compression")
+MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}
 STEPS = 2
 """The first step creates the optimizer's state, and leaves parameters in flight for the second, which is measured."""
 
@@ -44,6 +49,8 @@ class Case:
     tensor: int = 1
     pipeline: int = 1
     zero: int = 0
+    zero_ranks: int | None = None
+    """With ZeRO 3, hybrid sharding: ranks that have the model in shards together."""
     schedule: str = "1f1b"
     ddp: bool = False
     """Whether torch's DistributedDataParallel is used, instead of collectives block by block."""
@@ -58,6 +65,8 @@ class Case:
     per_node: int = 8
     gpu: str = "a100-80gb"
     """Kinds of GPU that the nodes have in turn."""
+    network_gbps: float | None = None
+    """Rate of a network card in Gb/s, one for each GPU; None: the preset's cards."""
 
     @property
     def data(self) -> int:
@@ -70,7 +79,10 @@ class Case:
     def nodes(self) -> dict[str, Any]:
         """Options that change the preset's nodes."""
         per_node = min(self.per_node, self.ranks)
-        return {"nnodes": self.ranks // per_node, "nproc_per_node": per_node, "gpu": self.gpu}
+        nodes = {"nnodes": self.ranks // per_node, "nproc_per_node": per_node, "gpu": self.gpu}
+        if self.network_gbps is not None:
+            nodes["settings"] = {"inter_node.gb_per_s": self.network_gbps / 8, "nics_per_node": per_node}
+        return nodes
 
     def model(self) -> Transformer:
         return Transformer("gpt", self.layers, self.width, self.heads, self.vocab, self.sequence)
@@ -78,8 +90,8 @@ class Case:
     def plan(self) -> Plan:
         return Plan(
             batch=self.microbatch * self.microbatches * self.data, microbatch=self.microbatch, data=self.data,
-            tensor=self.tensor, pipeline=self.pipeline, zero=self.zero, schedule=self.schedule,  # type: ignore[arg-type]
-            fusion="none",
+            tensor=self.tensor, pipeline=self.pipeline, zero=self.zero, zero_ranks=self.zero_ranks,
+            schedule=self.schedule, fusion="none",  # type: ignore[arg-type]
         )  # fmt: skip
 
 
@@ -95,6 +107,32 @@ def cases(ranks: Sequence[int]) -> list[Case]:
             Case("zero-2", zero=2, ranks=n),
             # FSDP keeps gradients only between microbatches; with long microbatches its copies matter less
             Case("zero-3", zero=3, microbatch=8, microbatches=2, layers=2, width=2048, heads=16, ranks=n),
+            # the gathers and scatters that nothing hides
+            Case(
+                "zero-3, 50 Gb/s",
+                zero=3,
+                per_node=min(8, n // 2),
+                network_gbps=50,
+                microbatch=8,
+                microbatches=2,
+                layers=2,
+                width=2048,
+                heads=16,
+                ranks=n,
+            ),
+            # shards inside each of two nodes or more
+            Case(
+                "hybrid",
+                zero=3,
+                zero_ranks=min(8, n // 2),
+                per_node=min(8, n // 2),
+                microbatch=12,
+                microbatches=2,
+                layers=2,
+                width=2048,
+                heads=16,
+                ranks=n,
+            ),
             Case("tensor", tensor=8, ddp=n > 8, width=8192, heads=64, ranks=n),
             Case("1f1b", pipeline=stages, layers=stages, microbatches=2 * stages, ranks=n),
             Case("gpipe", pipeline=stages, layers=stages, microbatches=stages, schedule="gpipe", ranks=n),
@@ -141,6 +179,71 @@ def stated(cluster: Topology) -> Constants:
         optimizer_bytes=40.0,
         straggle=0.0,
     )
+
+
+SIDE = 5000
+"""Rows and columns of the gradient that compressors send."""
+NETWORKS: dict[str, dict[str, Any]] = {
+    "10 Gb/s, 32 ranks": {"nnodes": 4, "inter_node": "ethernet-10g"},
+    "400 Gb/s, 64 ranks": {"nnodes": 8, "inter_node": "ib-ndr"},
+}
+"""Nodes of eight A100, with a card of this rate for each."""
+COMPRESSORS: dict[Compression, tuple[Any, ...]] = {
+    "none": (), "1-bit": ("OneBit",), "8-bit": ("Quantized",), "top-k": ("TopK", 0.01), "powersgd": ("PowerSGD", 4)
+}  # fmt: skip
+"""Exercise 13's compressors and their arguments, by their names in a plan."""
+
+
+def exchanged(compression: Compression, network: dict[str, Any]) -> tuple[float, Prediction]:
+    """Return the seconds on virtual ranks until the mean of one gradient is on all, by exercise 13's solution in its
+    second step, and what is predicted under what the virtual cluster documents."""
+    source = f"{inspect.getsource(average)}\naverage({SIDE}, *{COMPRESSORS[compression]!r})"
+    job = Job(source=source, filename=PROGRAM.name, modules=MODULES)
+    run = virtual("dgx-a100", fake=True, **network).run(job).raise_if_failed()
+    cluster = topology("dgx-a100", **network)
+    n = cluster.world_size
+    plan = Plan(batch=n, data=n, precision="fp32", compression=compression, overlap=False)
+    return max(run.values), predict(MLP("one matrix", (SIDE, SIDE)), plan, cluster, constants=stated(cluster))
+
+
+def average(side: int, compressor: str = "", *arguments: float) -> float:
+    """On a rank: seconds until the mean is there."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    from labkit.exercises import gradient_compression
+
+    dist.init_process_group()
+    gradients, seconds = {"weight": torch.randn(side, side)}, 0.0
+    exchange = None
+    if compressor:
+        made = getattr(gradient_compression, compressor)(*arguments)
+        exchange = gradient_compression.CommunicationOptimizer(made)
+    for _ in range(2):  # from the second step on there is a residual
+        dist.barrier()
+        began = time.perf_counter()
+        if exchange is None:
+            dist.all_reduce(gradients["weight"])
+        else:
+            exchange.all_reduce_compressed(gradients)
+        seconds = time.perf_counter() - began
+    return seconds
+
+
+def compression_table() -> Table:
+    """Exercise 13's compressors on all networks, beside their predictions."""
+    made = Table(title=f"Milliseconds until the mean of {SIDE} x {SIDE} gradients is there")
+    for heading in ("network", "compression", "virtual ranks", "predicted", "messages", "passes"):
+        made.add_column(heading, justify="left" if heading in ("network", "compression") else "right")
+    for name, network in NETWORKS.items():
+        for compression in COMPRESSORS:
+            run, predicted = exchanged(compression, network)
+            parts = predicted.seconds("gradients"), predicted.seconds("compression")
+            cells = (f"{seconds * 1e3:.2f}" for seconds in (run, sum(parts), *parts))
+            made.add_row(name, compression, *cells)
+    return made
 
 
 PARTS = ("computing", "tensor", "gradients", "pipeline", "optimizer")
@@ -312,6 +415,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     console = Console(width=int(os.environ.get("COLUMNS", 170)))
+    if options.only == ["compression"]:
+        console.print(compression_table())
+        shared().close()
+        return
     results = []
     for case in cases(options.ranks):
         if options.only is None or case.name in options.only:

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from predict_rows import SOFTWARE, Row, rows
-from predict_unseen import unseen
+from predict_unseen import CONVOLUTIONAL, ON_EIGHT, unseen
 
 from labkit.hardware import topology
 from labkit.plots import Picture, beside_measured, layouts, predicted_memory, predicted_step
@@ -40,7 +40,11 @@ def pairs(of: list[Row]) -> list[tuple[float, float]]:
 def pictures() -> Iterator[tuple[str, Picture]]:
     fitted = {NAMES.get(name, name): pairs(rows(name)) for name in SOFTWARE}
     yield "predicted_fitted", beside_measured(fitted, title="Runs that took part in the fit")
-    blind = {name: pairs(of) for name, of in unseen().items()}
+    blind: dict[str, list[tuple[float, float]]] = {}
+    for name, of in unseen().items():
+        source, _, network = name.partition(", ")
+        together = network.removesuffix(ON_EIGHT) in CONVOLUTIONAL
+        blind.setdefault(f"{source}, ResNets" if together else name, []).extend(pairs(of))
     yield "predicted_unseen", beside_measured(blind, title="Runs that no fit has used")
     cluster, gpt = topology("dgx-a100", nnodes=4), model("gpt-13b")
     yield "predicted_layouts", layouts(search(gpt, 256, cluster))

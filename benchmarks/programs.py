@@ -90,7 +90,9 @@ def environment() -> Path:
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
         )
         (Path(inside.strip()) / "lab.pth").write_text(f"import site; site.addsitedir({labs!r})\n")
-        install = [python, "-m", "pip", "install", "-q", "-c", ROOT / "requirements.lock"]
+        constraints = folder / "constraints.txt"
+        constraints.write_text("".join(f"{each.name}=={each.version}\n" for each in importlib.metadata.distributions()))
+        install = [python, "-m", "pip", "install", "-q", "-c", constraints]
         subprocess.run([*install, *PACKAGES], check=True)
         subprocess.run([*install, "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
         marker.write_text(wanted)

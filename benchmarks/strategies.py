@@ -65,9 +65,10 @@ def layouts(clusters: Sequence[str] = tuple(CLUSTERS), models: Sequence[str] = M
 
 
 def described(plan: Plan) -> str:
-    """A layout in words: `data 32, tensor 4, ZeRO 3, microbatch 2`."""
-    axes = ("data", "tensor", "pipeline", "context", "expert")
-    parts = [f"{axis} {getattr(plan, axis)}" for axis in axes if getattr(plan, axis) > 1]
+    """A layout in words: `data 32, pipeline 4 in 2 chunks, ZeRO 1, microbatch 2`."""
+    axes = {axis: getattr(plan, axis) for axis in ("data", "tensor", "pipeline", "context", "expert")}
+    parts = [f"{axis} {ranks}" for axis, ranks in axes.items() if ranks > 1]
+    parts = [f"{part} in {plan.chunks} chunks" if "pipeline" in part and plan.chunks > 1 else part for part in parts]
     parts += [f"ZeRO {plan.zero}"] if plan.zero else []
     parts += [f"recompute {plan.recompute}"] if plan.recompute != "none" else []
     return ", ".join([*parts, f"microbatch {plan.microbatch}"])
@@ -110,27 +111,29 @@ def tensor_over_nodes() -> list[str]:
 
 
 def compression() -> list[str]:
-    """gpt-1.3b on 32 A100, plain data parallelism: gradients as they are, in 8 bits and in one."""
-    lines = ["| GB/s of a card | 16 bits | 8 bits | 1 bit |", "|--:|--:|--:|--:|"]
+    """gpt-1.3b on 32 A100, plain data parallelism: gradients as they are, and by exercise 13's compressors."""
+    lines = ["| GB/s of a card | 16 bits | 8 bits | 1 bit | largest 1 % | PowerSGD |", "|--:|--:|--:|--:|--:|--:|"]
+    kinds = ("none", "8-bit", "1-bit", "top-k", "powersgd")
     plan = dict(batch=128, data=32, microbatch=4, recompute="selective")
     for rate in NETWORKS:
-        row = [_seconds("gpt-1.3b", rate, **plan, compression=kind) for kind in ("none", "8-bit", "1-bit")]
+        row = [_seconds("gpt-1.3b", rate, **plan, compression=kind) for kind in kinds]
         lines.append(_row(rate, row))
     return lines
 
 
 def sequences() -> list[str]:
     """llama3-8b on 16 A100, 16 samples: fastest layout by length of a sequence."""
-    lines = ["| tokens of a sequence | fastest layout that fits | MFU |", "|--:|---|--:|"]
+    lines = ["| tokens of a sequence | fastest layout that fits | MFU | as PaLM counts |", "|--:|---|--:|--:|"]
     base = model("llama3-8b")
     assert isinstance(base, Transformer)
     for length in (8_192, 32_768, 131_072, 524_288):
         long = replace(base, sequence=length)
         try:
             best = search(long, 16, topology("dgx-a100", nnodes=2)).best
-            lines.append(f"| {length:,} | {described(best.plan)} | {best.mfu():.0%} |")
+            shares = f"{best.mfu():.0%} | {best.mfu('palm'):.0%}"
+            lines.append(f"| {length:,} | {described(best.plan)} | {shares} |")
         except ValueError:
-            lines.append(f"| {length:,} | none fits | |")
+            lines.append(f"| {length:,} | none fits | | |")
     return lines
 
 

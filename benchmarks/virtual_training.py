@@ -26,6 +26,7 @@ from labkit.models import GPT, GPTConfig
 
 LAYOUT = json.loads(os.environ["LAYOUT"])
 DATA, TENSOR, PIPELINE = LAYOUT["data"], LAYOUT["tensor"], LAYOUT["pipeline"]
+SHARD = LAYOUT["zero_ranks"] or DATA
 MICROBATCH, MICROBATCHES, ZERO = LAYOUT["microbatch"], LAYOUT["microbatches"], LAYOUT["zero"]
 CONFIG = GPTConfig(LAYOUT["layers"], LAYOUT["heads"], LAYOUT["width"], LAYOUT["vocab"], LAYOUT["sequence"])
 STEPS = LAYOUT["steps"]
@@ -394,9 +395,13 @@ def made():
     model = Stage()
     if ZERO == 3:
         policy = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=BF16)
+        shards = mesh["d"]
+        if SHARD < DATA:
+            shape, names = (PIPELINE, DATA // SHARD, SHARD, TENSOR), ("p", "replicate", "shard", "t")
+            shards = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names)["replicate", "shard"]
         for block in model.blocks:
-            fully_shard(block, mesh=mesh["d"], mp_policy=policy)
-        fully_shard(model, mesh=mesh["d"], mp_policy=policy)
+            fully_shard(block, mesh=shards, mp_policy=policy)
+        fully_shard(model, mesh=shards, mp_policy=policy)
         return model, [], torch.optim.Adam(model.parameters(), fused=True)
     parts = [each for each in (model.embedding, *model.blocks, model.head) if each is not None]
     if LAYOUT["ddp"]:

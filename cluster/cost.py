@@ -17,6 +17,7 @@ from typing import Any
 from labkit.catalogue import entries
 from labkit.predict import model, run, search
 from labkit.predict.command import parse_cluster
+from labkit.text_files import read_text
 
 PRICES = Path(__file__).parent / "prices.toml"
 _BATCH_TOKENS = 524_288
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--prices", type=Path, default=PRICES)
     parser.add_argument("--no-gpus", action="store_true", help="a course on virtual ranks and processes alone")
     options = parser.parse_args()
-    prices = tomllib.loads(options.prices.read_text())
+    prices = tomllib.loads(read_text(options.prices))
     print(phases_table(prices, not options.no_gpus), trainings_table(prices), sep="\n\n")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labkit.linux.files import replace_text
+from labkit.text_files import UnreadableText, read_text
 
 Origin = Literal["yours", "template", "solution"]
 
@@ -174,7 +175,7 @@ class Exercise:
         for origin in ("template", "solution"):
             path = self.paths[origin]
             if path.is_file():
-                return declared_names(path.read_text(), self.filename)
+                return declared_names(read_text(path), self.filename)
         return ()
 
     @property
@@ -233,7 +234,7 @@ class Exercise:
         for origin in origins or ("yours", "template"):
             path = self.paths[origin]
             if path.is_file():
-                return path.read_text(), origin
+                return _module_text(path), origin
         raise MissingModule(f"{self.name} has no module yet: run its %%exercise cell, or copy {self.paths['template']}")
 
     def save(self, text: str) -> Path:
@@ -242,7 +243,7 @@ class Exercise:
         A version that it replaces is kept in `.history/`.
         """
         path = self.paths["yours"]
-        if path.is_file() and (old := path.read_text()) != text:
+        if path.is_file() and (old := _module_text(path)) != text:
             self._next_kept().write_text(old)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, text)
@@ -257,6 +258,21 @@ class Exercise:
         history = workspace() / ".history" / self.name
         history.mkdir(parents=True, exist_ok=True)
         return history / f"{len(list(history.iterdir())) + 1:04d}.py"
+
+
+def _module_text(path: Path) -> str:
+    """Return the text of a module. Raises `UnreadableText`, which names the file."""
+    try:
+        return read_text(path)
+    except UnreadableText as problem:
+        raise UnreadableText(f"{path}: {problem}") from None
+
+
+def _catalogue_text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except UnreadableText as problem:
+        raise WrongCatalogue(f"{path}: {problem}") from None
 
 
 def catalogue_path(folder: Path | None = None) -> Path:
@@ -274,12 +290,12 @@ def entries() -> tuple[Entry, ...]:
     """
     own = own_root()
     paths = [catalogue_path()] if own is None else [catalogue_path(), catalogue_path(own)]
-    return _entries(tuple((str(path), path.read_text()) for path in paths))
+    return _entries(tuple((str(path), _catalogue_text(path)) for path in paths))
 
 
 def _names(path: Path) -> frozenset[str]:
     """Return the names of the exercises that a catalogue lists."""
-    return frozenset(str(fields.get("name")) for fields in _listed(str(path), path.read_text()))
+    return frozenset(str(fields.get("name")) for fields in _listed(str(path), _catalogue_text(path)))
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,55 +6,47 @@ Each command imports what it needs only when it runs, so that `labkit --help` an
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from labkit.command_line.commands import ENTRY_POINTS, CommandError, require_file
+from labkit.command_line.commands import ENTRY_POINTS, CommandError, LabFailed, require_file
+from labkit.command_line.parser import CommandParser
+from labkit.installing import how_to_install
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 success, 1 the check or tool found a fault, 2 wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    from labkit.catalogue import MissingModule, UnknownExercise, WrongCatalogue
-
     try:
-        if arguments[:1] == ["start"]:  # all further arguments go to jupyter
-            from labkit.start import start
+        from labkit.catalogue import MissingModule, UnknownExercise, WrongCatalogue
+        from labkit.text_files import UnreadableText
 
-            start(arguments[1:])
-        if arguments[:1] == ["predict"]:
-            return _predict(arguments[1:])
-        if arguments[:1] == ["calibrate"]:
-            return _calibrate(arguments[1:])
-        if arguments[:1] == ["bench"]:
-            return _bench(arguments[1:])
-        if arguments[:1] == ["analyze"]:
-            return _analyze(arguments[1:])
-        if arguments[:1] == ["launch"]:
-            return _launch(arguments[1:])
-        parser, commands, missing = _parser()
-        if missing and arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
-            parser.error(f"unknown command {arguments[0]!r}; available: {', '.join(commands)}; {missing}")
-        options, more = parser.parse_known_args(arguments)
-        if more and not hasattr(options, "passed_on"):
-            parser.error(f"unrecognized arguments: {' '.join(more)}")
-        options.passed_on = more
-        return int(options.run(options))
-    except (CommandError, UnknownExercise, MissingModule, WrongCatalogue) as error:
-        print(f"labkit: {error}", file=sys.stderr)
-        return 2
+        try:
+            if arguments[:1] == ["launch"]:  # its words after -- are those of another program
+                return _launch(arguments[1:])
+            options, options.passed_on = parser().parse_known_args(arguments)
+            return int(options.run(options))
+        except LabFailed as error:
+            print(f"labkit: {error.in_words()}", file=sys.stderr)
+            return 2
+        except (CommandError, UnknownExercise, MissingModule, WrongCatalogue, UnreadableText) as error:
+            print(f"labkit: {error}", file=sys.stderr)
+            return 2
     except KeyboardInterrupt:
+        print("labkit: interrupted", file=sys.stderr)
         return 130
 
 
-def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
-    """The parser, the names of its commands, and why the autograder's are missing; empty if they are there."""
-    parser = argparse.ArgumentParser(prog="labkit", description="Learn distributed training by writing it.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+def parser() -> CommandParser:
+    """Return the parser of all commands; `commands` of it are those of the lab and of installed packages."""
+    made = CommandParser(prog="labkit", description="Learn distributed training by writing it.")
+    commands = made.add_subparsers(metavar="COMMAND", required=True)
 
     check = commands.add_parser("check", help="run an exercise's visible checks")
     check.add_argument("name", metavar="EXERCISE", help="ring_allreduce, a phase such as phase3_multi_node, or all")
@@ -69,9 +61,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     progress.set_defaults(run=_progress)
 
     hint = commands.add_parser("hint", help="show the next hint for a TODO of an exercise, one at a time")
-    hint.add_argument("name", metavar="EXERCISE")
+    hint.add_argument("name", metavar="EXERCISE", help="the exercise, such as ring_allreduce")
     hint.add_argument(
-        "todo", type=int, nargs="?", metavar="TODO", help="its number (default: the first that is not written)"
+        "todo", type=int, nargs="?", metavar="TODO", help="number of the TODO (default: the first that is not written)"
     )
     hint.add_argument("--all", action="store_true", help="show the hints that you have taken, and no new one")
     hint.set_defaults(run=_hint)
@@ -79,18 +71,24 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     dashboard = commands.add_parser("dashboard", help="show a monitor's log in the browser, also while a job writes it")
     shown = dashboard.add_mutually_exclusive_group(required=True)
     shown.add_argument(
-        "logdir", type=Path, nargs="?", help="log_dir of the monitor: rank-00000.jsonl, ...", metavar="LOGDIR"
+        "logdir",
+        type=Path,
+        nargs="?",
+        help="the monitor's log_dir, which holds rank-00000.jsonl, ...",
+        metavar="LOGDIR",
     )
     shown.add_argument(
         "--grafana", action="store_true", help="print a dashboard for Grafana, of what PrometheusSink exports"
     )
-    dashboard.add_argument("--port", type=int, default=0, help="of the page, on this machine (default: a free one)")
+    dashboard.add_argument(
+        "--port", type=int, default=0, help="port of the page, on this machine (default: a free one)"
+    )
     dashboard.add_argument(
         "--host",
         action="append",
         default=[],
         metavar="NAME",
-        help="also answer to browsers that come by this name, through a proxy; several are possible",
+        help="answer also to browsers that use this name, as behind a proxy; repeatable",
     )
     dashboard.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
     dashboard.set_defaults(run=_dashboard)
@@ -98,13 +96,15 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     _add_tune(commands)
 
     challenge = commands.add_parser("challenge", help="list the challenges; score an entry on the virtual clock")
-    challenge.add_argument("name", nargs="?", metavar="NAME", help="of a challenge (default: list them)")
+    challenge.add_argument("name", nargs="?", metavar="NAME", help="the challenge (default: list them)")
     challenge.add_argument("file", type=Path, nargs="?", metavar="FILE", help="your entry (default: show standings)")
     challenge.add_argument("--new", type=Path, metavar="FILE", help="write a file to begin with")
-    challenge.add_argument("--traces", type=Path, metavar="FOLDER", help="for the entry's traces (default: beside it)")
-    challenge.add_argument("--seed", type=int, metavar="N", help="instances of the same family, drawn from N")
-    challenge.add_argument("--send", metavar="NAME", help="on a course's hub: send FILE to the standings, as NAME")
-    challenge.add_argument("--withdraw", action="store_true", help="on a course's hub: take back what you have sent")
+    challenge.add_argument(
+        "--traces", type=Path, metavar="FOLDER", help="folder for the entry's traces (default: beside it)"
+    )
+    challenge.add_argument("--seed", type=int, metavar="N", help="draw instances of the same family from N")
+    challenge.add_argument("--send", metavar="NAME", help="send FILE to the standings of a course's hub, as NAME")
+    challenge.add_argument("--withdraw", action="store_true", help="take back what you have sent to a course's hub")
     challenge.set_defaults(run=_challenge)
 
     sync = commands.add_parser("sync", help="write templates and the notebooks' exercise cells from solutions")
@@ -112,60 +112,95 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str], str]:
     sync.set_defaults(run=_sync)
 
     site = commands.add_parser("docs", help="write the course site: guides, course map, notebooks, reference")
-    site.add_argument("--output", type=Path, default=None, metavar="FOLDER", help="(default: site/ of the course)")
+    site.add_argument(
+        "--to", type=Path, default=None, metavar="FOLDER", help="write it there (default: site/ of the course)"
+    )
     site.add_argument("--fresh", action="store_true", help="read all pages again, not only those that changed")
     site.set_defaults(run=_docs)
 
     edit = commands.add_parser("edit", help="edit a notebook as text in $EDITOR; unchanged cells keep their outputs")
-    edit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
+    edit.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="the notebook, a file")
     edit.set_defaults(run=_edit)
 
-    commands.add_parser("launch", help="run a program on the ranks of a cluster, as torchrun does", add_help=False)
+    launch = _filled_by("labkit.launch.options")
+    commands.add_parser("launch", help="run a program on the ranks of a cluster, as torchrun does", fill=launch)
     jobs = commands.add_parser("jobs", help="list what launch --detach has started")
-    jobs.add_argument("--prune", action="store_true", help="forget jobs that have ended, with their output")
+    shown_as = jobs.add_mutually_exclusive_group()
+    shown_as.add_argument("--prune", action="store_true", help="forget jobs that have ended, with their output")
+    shown_as.add_argument("--json", action="store_true", help="print a list of the jobs as JSON")
     jobs.set_defaults(run=_jobs)
     logs = commands.add_parser("logs", help="show the output of a detached job")
-    logs.add_argument("name", metavar="JOB", help="its name, train-3")
-    logs.add_argument("-f", "--follow", action="store_true", help="until it ends, and exit as the job does")
+    logs.add_argument("name", metavar="JOB", help="name of the job, such as train-3")
+    logs.add_argument(
+        "-f", "--follow", action="store_true", help="follow the output until the job ends, and exit with its status"
+    )
     logs.set_defaults(run=_logs)
     stop = commands.add_parser("stop", help="end detached jobs")
-    stop.add_argument("names", nargs="+", metavar="JOB", help="its name, train-3; of an array, all or one: train-3_1")
+    stop.add_argument(
+        "names", nargs="+", metavar="JOB", help="name of a job, such as train-3; of an array, all or one: train-3_1"
+    )
     stop.set_defaults(run=_stop)
-    commands.add_parser("predict", help="predict a step's time and memory, find the best layout", add_help=False)
-    commands.add_parser("calibrate", help="measure this machine, and save the results for predictions", add_help=False)
-    commands.add_parser("bench", help="measure how training scales: bench scaling --gpus 1 2 4 8", add_help=False)
-    commands.add_parser("analyze", help="draw what a run recorded, and say what limits it", add_help=False)
-    commands.add_parser("start", help="open JupyterLab; further arguments are passed on to it", add_help=False)
+    for name, module, run, what in (
+        ("predict", "command", _predict, "predict a step's time and memory, find the best layout"),
+        ("calibrate", "options", _calibrate, "measure this machine, and save the results for predictions"),
+        ("bench", "options", _bench, "measure how training scales: bench scaling --gpus 1 2 4 8"),
+        ("analyze", "options", _analyze, "draw what a run recorded, and say what limits it"),
+    ):
+        command = commands.add_parser(name, help=what, fill=_filled_by(f"labkit.{name}.{module}"))
+        command.set_defaults(run=run)
+    start = commands.add_parser("start", help="open JupyterLab; further arguments are passed on to it",
+        description="Open JupyterLab on the course home, or on NOTEBOOK.ipynb. Further arguments are passed on to it.",
+        allow_abbrev=False)  # fmt: skip
+    start.set_defaults(run=_start, passed_on=[])
     doctor = commands.add_parser("doctor", help="check what works on this machine")
     doctor.add_argument(
         "--patches", action="store_true", help="instead, list what virtual ranks replace in torch and Python, and why"
     )
     doctor.set_defaults(run=_doctor)
     missing = _add_installed(commands)
-    return parser, commands.choices, missing
+    if missing:
+        made.explain_unknown_commands(missing)
+    return made
+
+
+def _filled_by(module: str) -> Callable[[CommandParser], None]:
+    """Return a function that adds to a parser what `add_arguments` of a module adds, which is imported only then."""
+
+    def fill(command: CommandParser) -> None:
+        importlib.import_module(module).add_arguments(command)
+
+    return fill
 
 
 def _add_tune(commands: Any) -> None:
-    tune = commands.add_parser("tune", help="tune an objective, or a model's layout, with your exercise autotune")
+    tune = commands.add_parser("tune", help="tune an objective, or a model's layout, with exercise autotune")
     tune.add_argument("file", type=Path, nargs="?", metavar="FILE", help="Python file with the objective")
     tune.add_argument(
-        "--function", default="objective", help="its name; takes (configuration, steps), returns the loss"
+        "--function",
+        default="objective",
+        help="name of the objective in FILE: takes (configuration, steps), returns the loss (default: %(default)s)",
     )
     tune.add_argument(
         "--space",
         action="append",
         default=[],
         metavar="NAME=VALUES",
-        help="width=16,32 or dropout=0..0.5 or lr=log:1e-4..1",
+        help="values to choose from: width=16,32 or dropout=0..0.5 or lr=log:1e-4..1; repeatable",
     )
     tune.add_argument("--budget", type=int, default=1000, help="steps of all trials together (default: %(default)s)")
-    tune.add_argument("--seed", type=int, default=0, help="of the configurations (default: %(default)s)")
-    tune.add_argument("--reduction", type=int, default=3, help="one in so many goes on (default: %(default)s)")
-    tune.add_argument("--min-steps", type=int, default=1, help="of a trial on the first rung (default: %(default)s)")
+    tune.add_argument("--seed", type=int, default=0, help="seed of the configurations (default: %(default)s)")
+    tune.add_argument(
+        "--reduction", type=int, default=3, help="one trial in N goes on to the next rung (default: %(default)s)"
+    )
+    tune.add_argument(
+        "--min-steps", type=int, default=1, help="steps of a trial on the first rung (default: %(default)s)"
+    )
     tune.add_argument("--model", help="instead of a file: a model of labkit predict, whose layout is searched")
-    tune.add_argument("--cluster", default="a100x8", help="for --model, such as p4dx32 (default: %(default)s)")
-    tune.add_argument("--batch", type=int, help="for --model: samples of a step (default: 8 for each GPU)")
-    tune.add_argument("--trials", type=int, default=96, help="for --model: layouts to measure (default: %(default)s)")
+    tune.add_argument("--cluster", default="a100x8", help="GPUs for --model, such as p4dx32 (default: %(default)s)")
+    tune.add_argument("--batch", type=int, help="samples of a step, for --model (default: 8 for each GPU)")
+    tune.add_argument(
+        "--trials", type=int, default=96, help="number of layouts to measure, for --model (default: %(default)s)"
+    )
     tune.set_defaults(run=_tune)
 
 
@@ -180,21 +215,35 @@ def _add_installed(commands: Any) -> str:
         else:
             add(commands)
     if importlib.util.find_spec("autograder") is None:
-        return "instructors' commands come with the autograder: pip install ./autograder, or use ./lab"
+        return (
+            "instructors' commands come with the autograder: ./lab demo installs it in the lab's folder; in an "
+            f"environment of your own: {how_to_install('nbgrader', 'grading')}, then pip install --no-deps ./autograder"
+        )
     return missing
+
+
+def _start(options: argparse.Namespace) -> NoReturn:
+    from labkit.start import start
+
+    start(options.passed_on)
 
 
 def _launch(arguments: list[str]) -> int:
     from labkit.clusters.forkserver import starting
+    from labkit.clusters.job import InvalidJob
+    from labkit.launch import programs
+    from labkit.launch.options import parse, require_fit
 
-    if arguments and not {"-h", "--help"} & set(arguments):
-        # first of all: it imports torch while this process does
-        starting.begin()
-    from labkit.clusters import InvalidJob
-    from labkit.launch import command
-
+    options = parse(arguments)
     try:
-        return command.main(arguments)
+        # a wrong request is refused before torch is imported
+        require_fit(options)
+        programs.require(options)
+        # it imports torch while this process does
+        starting.begin()
+        from labkit.launch import command
+
+        return command.main(options, arguments)
     except InvalidJob as error:
         raise CommandError(str(error)) from None
 
@@ -202,7 +251,7 @@ def _launch(arguments: list[str]) -> int:
 def _jobs(options: argparse.Namespace) -> int:
     from labkit.launch import job_commands
 
-    return job_commands.jobs(options.prune)
+    return job_commands.jobs(options.prune, options.json)
 
 
 def _logs(options: argparse.Namespace) -> int:
@@ -217,7 +266,7 @@ def _stop(options: argparse.Namespace) -> int:
     return job_commands.stop(options.names)
 
 
-def _predict(arguments: list[str]) -> int:
+def _predict(options: argparse.Namespace) -> int:
     from labkit.predict import command
     from labkit.predict.scale_report import Report
 
@@ -228,35 +277,50 @@ def _predict(arguments: list[str]) -> int:
         return predicted_scaling(points, report.samples or 1e6, report.price, report.title).png()
 
     try:
-        return command.main(arguments, draw)
+        return command.main(options, draw)
     except ValueError as error:
         raise CommandError(str(error)) from None
 
 
-def _calibrate(arguments: list[str]) -> int:
+def _calibrate(options: argparse.Namespace) -> int:
+    from labkit.calibrate.options import require_valid
+
+    with _refusing(ValueError):
+        require_valid(options)
     from labkit.calibrate import MeasuringFailed, command
 
-    try:
-        return command.main(arguments)
-    except (ValueError, MeasuringFailed, OSError) as error:
-        raise CommandError(str(error)) from None
+    with _refusing(ValueError, MeasuringFailed, OSError):
+        return command.main(options)
 
 
-def _bench(arguments: list[str]) -> int:
+def _bench(options: argparse.Namespace) -> int:
+    from labkit.bench.options import require_valid
+
+    with _refusing(ValueError):
+        require_valid(options)
     from labkit.bench import command
 
-    try:
-        return command.main(arguments)
-    except (ValueError, OSError) as error:
-        raise CommandError(str(error)) from None
+    with _refusing(ValueError, OSError):
+        return command.main(options)
 
 
-def _analyze(arguments: list[str]) -> int:
+def _analyze(options: argparse.Namespace) -> int:
+    from labkit.analyze.options import require_valid
+
+    with _refusing(ValueError):
+        require_valid(options)
     from labkit.analyze import command
 
+    with _refusing(ValueError, OSError):
+        return command.main(options)
+
+
+@contextmanager
+def _refusing(*errors: type[Exception]) -> Iterator[None]:
+    """Turn these errors, whose messages are for people, into `CommandError`s."""
     try:
-        return command.main(arguments)
-    except (ValueError, OSError) as error:
+        yield
+    except errors as error:
         raise CommandError(str(error)) from None
 
 
@@ -312,15 +376,22 @@ def _tune(options: argparse.Namespace) -> int:
         raise CommandError("give either FILE, with an objective and --space, or --model")
     if options.model is not None and options.space:
         raise CommandError("--space is for FILE; a model's layouts are searched as they are")
+    if options.file is not None:
+        require_file(options.file)
+    from labkit import exercises
+    from labkit.catalogue import find
+    from labkit.checks.working_modules import all_modules, show, working_modules
     from labkit.course.phase4_production.autotune.given import command
 
-    try:
+    chosen = working_modules(find("autotune"), purpose="tunes")
+    with _refusing(ValueError), exercises.installed(all_modules()):
         if options.model is not None:
-            return command.tune_layout(options.model, options.cluster, options.batch, options.trials)
-        how = {"seed": options.seed, "reduction": options.reduction, "min_steps": options.min_steps}
-        return command.tune_file(options.file, options.function, options.space, options.budget, **how)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
+            status = command.tune_layout(options.model, options.cluster, options.batch, options.trials)
+        else:
+            how = {"seed": options.seed, "reduction": options.reduction, "min_steps": options.min_steps}
+            status = command.tune_file(options.file, options.function, options.space, options.budget, **how)
+    show(chosen)
+    return status
 
 
 def _challenge(options: argparse.Namespace) -> int:
@@ -351,7 +422,7 @@ def _docs(options: argparse.Namespace) -> int:
     from labkit.catalogue import root
     from labkit.site.command import main as build
 
-    return build(options.output or root() / "site", fresh=options.fresh)
+    return build(options.to or root() / "site", fresh=options.fresh)
 
 
 def _edit(options: argparse.Namespace) -> int:

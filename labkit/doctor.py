@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.command_line.finding import Finding, State
+from labkit.installing import how_to_install
 from labkit.torch_versions import NEWEST, OLDEST
 
 
@@ -136,6 +137,24 @@ def _gpus() -> Finding:
     return Finding(State.MISSING, "none", "not needed: ranks run on the CPU")
 
 
+def _nvml() -> Finding:
+    """Whether a monitor can read utilization, memory and temperature of GPUs."""
+    try:
+        import pynvml
+    except ImportError:
+        how = how_to_install("nvidia-ml-py", "ranks")
+        return Finding(State.MISSING, "nvidia-ml-py is not installed", f"monitors' GPU figures: {how}")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Finding(State.MISSING, str(error), "not needed without an NVIDIA GPU: monitors leave GPU figures out")
+    try:
+        count, driver = pynvml.nvmlDeviceGetCount(), pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()
+    return Finding(State.OK, f"driver {driver}, {count} GPU{'s' * (count != 1)}")
+
+
 def _nccl() -> Finding:
     import torch
     import torch.distributed as dist
@@ -179,6 +198,7 @@ BASIC: dict[str, Callable[[], Finding]] = {
     "python": _python,
     "torch": _torch,
     "GPUs": _gpus,
+    "NVML": _nvml,
     "NCCL": _nccl,
     "loopback": _loopback,
 }

@@ -19,6 +19,7 @@ import nbformat
 from jupytext.combine import combine_inputs_with_outputs
 
 from labkit.command_line.commands import CommandError
+from labkit.text_files import read_text
 
 FORMAT = "py:percent"
 _POLL_SECONDS = 0.3
@@ -48,7 +49,7 @@ def edit(notebook: Path) -> int:
         except subprocess.TimeoutExpired:
             pass
         # many editors empty or replace the file before they write it: a text counts once it has been read twice
-        seen, last_seen = text_file.read_text() if text_file.is_file() else text, seen
+        seen, last_seen = read_text(text_file) if text_file.is_file() else text, seen
         if seen != text and (seen == last_seen or not running):
             text = seen
             saved = _write_back(text, notebook)

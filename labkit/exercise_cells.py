@@ -8,28 +8,38 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from labkit import catalogue
 
 MAGIC = "%%exercise"
 ALLOWED_ABOVE = ("%%time", "%%capture")
-"""Cell magics that may be above `%%exercise`: they run the cell once, in this kernel."""
+"""Cell magics that may be above another one: they run the cell once, in this kernel."""
 
 _Transform = Callable[[list[str]], list[str]]
 
 
 @dataclass(frozen=True)
-class ExerciseCell:
+class CellBelowMagic:
+    """A cell that has a certain cell magic, as its first one or below others."""
+
+    words: str
+    """What is written after the magic."""
+    above: Sequence[str]
+    """The cell's lines above its body, the magic's included, without line ends."""
+    body: str
+    """The text as IPython passes it on: without an indentation of the whole cell, and without prompts."""
+    refused: str = ""
+    """The first cell magic above that is not one of `ALLOWED_ABOVE`; empty if there is none."""
+
+
+class ExerciseCell(CellBelowMagic):
     """A cell whose first line, apart from comments, empty lines and other cell magics, is `%%exercise NAME`."""
 
-    exercise: str
-    """Full name of the exercise; the written one if the course has none of this name."""
-    above: Sequence[str]
-    """The cell's lines above the module, `%%exercise` included, without line ends."""
-    body: str
-    """The module's text as IPython passes it on: without an indentation of the whole cell, and without prompts."""
-    refused: str = ""
-    """The cell magic above `%%exercise` that may not be there, `%%timeit`; empty if there is none."""
+    @cached_property
+    def exercise(self) -> str:
+        """Full name of the exercise; the written one if the course has none of this name."""
+        return _exercise(self.words)
 
     @property
     def module(self) -> str:
@@ -39,7 +49,13 @@ class ExerciseCell:
 
 def read(source: str) -> ExerciseCell | None:
     """Read a cell; None if it defines no exercise."""
-    if MAGIC not in source:
+    found = find_magic(source, MAGIC)
+    return ExerciseCell(found.words, found.above, found.body, found.refused) if found else None
+
+
+def find_magic(source: str, name: str) -> CellBelowMagic | None:
+    """Find the cell magic `name`, such as `%%torchrun`; None if the cell does not have it where IPython looks."""
+    if name not in source:
         return None
     text = source if source.endswith("\n") else f"{source}\n"
     whole = text.splitlines(keepends=True)
@@ -47,11 +63,11 @@ def read(source: str) -> ExerciseCell | None:
     refused = ""
     while lines and lines[0].startswith("%%"):
         magic, _, words = lines[0].rstrip().partition(" ")
-        if magic == MAGIC:
+        if magic == name:
             body = "".join(lines[1:])
             above = whole[: len(whole) - len(lines) + 1]
             body = body if source.endswith("\n") else body.removesuffix("\n")
-            return ExerciseCell(_exercise(words), tuple(line.rstrip("\r\n") for line in above), body, refused)
+            return CellBelowMagic(words, tuple(line.rstrip("\r\n") for line in above), body, refused)
         refused = refused or ("" if magic in ALLOWED_ABOVE else magic)
         lines = _cleaned(lines[1:])
     return None

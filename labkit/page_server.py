@@ -194,6 +194,15 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(HTTPStatus.OK, page)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request for a page as `Refused` is: in plain words, with the headers of every answer."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "This server answers GET alone."
+        self.request_version = "HTTP/1.0"  # what cannot be read counts as 0.9, whose answers have no status
+        self.close_connection = True
+        status = HTTPStatus(code)
+        self._answer(status, Page(f"{message or status.phrase}\n".encode(), "text/plain; charset=utf-8"))
+
     def _answer(self, status: HTTPStatus, page: Page) -> None:
         self.send_response(status)
         headers = {"Content-Type": page.kind, "Content-Length": str(len(page.body)), **(page.headers or {})}

@@ -24,6 +24,14 @@ CACHES = {
 }
 """Environment variables that name a cache of compiled code, and its folder: of torch.compile, Triton, torch's and
 DeepSpeed's extensions in C++, and the kernels that torch brings for CUTLASS."""
+SETTINGS = {
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_ENABLE_CACHING_MODULE": "0",
+    "QUACK_COMPILE_WORKERS": "1",
+}
+"""Environment variables that keep torch from using names in the temporary folder that no variable moves elsewhere:
+precompiled headers, pickled decisions of its compiler (`torchinductor_USER/cache`), and the sources that processes
+which compile kernels for CUTLASS execute (`quack_generated_epilogues`): with one worker there are no such processes."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ELSEWHERE = "remove it, or set XDG_CACHE_HOME to a folder of yours"
@@ -53,17 +61,14 @@ def private_folder(name: str) -> Path:
 
 
 def cache_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make a process with environment `given` keep compiled code in private folders.
+    """Return the variables that make a process with environment `given` keep compiled code in private folders alone.
 
     What the user has set stays. Where the user's cache folder is not private, or cannot be written, they lie in a
     temporary folder of this process.
     """
     missing = {variable: folder for variable, folder in CACHES.items() if not _is_chosen(given.get(variable))}
     variables = {variable: str(_cache(folder)) for variable, folder in missing.items()}
-    # torch.compile keeps precompiled headers in the temporary folder, whatever its cache folder is
-    if not given.get("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"):
-        variables["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
-    return variables
+    return variables | {variable: value for variable, value in SETTINGS.items() if not given.get(variable)}
 
 
 def _is_chosen(folder: str | None) -> bool:

@@ -4,6 +4,8 @@
                                 ->  notebooks/phaseN_*/*.ipynb, cells whose first line is `%%exercise phaseN_*/NAME`
     labkit/catalogue.toml       ->  notebooks/phaseN_*/*.ipynb, title and links: previous, home, guide, next
                                 ->  notebooks/HOME.md, the course home before one begins
+    boxes in the notebooks      ->  docs/rules.md, the card of all rules
+    [project.urls]              ->  README.md, docs/start.md: how to get the lab
 
 The same within the folder of an instructor's own exercises, without a course home.
 
@@ -25,6 +27,9 @@ from labkit.catalogue import Exercise, all_exercises, root, roots, shown_path
 from labkit.exercise_cells import read
 from labkit.progress import HOME, page, untouched_course
 from labkit.progress.navigation import navigate
+from labkit.repository import PAGES, with_way_to_get
+from labkit.rules import CARD, RuleError, rules, with_rules
+from labkit.text_files import read_text
 
 _DIFF_LINES = 12
 
@@ -46,7 +51,7 @@ def main(check: bool = False) -> int:
     """Write and list files that are out of date; with `check`, only list them with diffs, and return 1 if any."""
     try:
         drifts = list(find_drifts())
-    except SyncError as error:
+    except (RuleError, SyncError) as error:
         print(error, file=sys.stderr)
         return 2
     for drift in drifts:
@@ -64,10 +69,16 @@ def main(check: bool = False) -> int:
 
 
 def find_drifts() -> Iterator[Drift]:
-    """All files that `labkit sync` would write. Raises SyncError."""
+    """All files that `labkit sync` would write. Raises SyncError and RuleError."""
     for folder in roots():
         yield from _drifts_in(folder)
     yield from _drift(root() / "notebooks" / HOME, page(untouched_course()))
+    for path in map(root().joinpath, PAGES):
+        if path.is_file():
+            yield from _drift(path, with_way_to_get(path.read_text()))
+    card = root() / CARD
+    if card.is_file():
+        yield from _drift(card, with_rules(card.read_text(), rules()))
 
 
 def _drifts_in(folder: Path) -> Iterator[Drift]:
@@ -76,7 +87,7 @@ def _drifts_in(folder: Path) -> Iterator[Drift]:
     for path in sorted((folder / "solutions").glob("phase*_*/*.py")):
         if not path.stem.startswith("_"):
             exercise = Exercise(f"{path.parent.name}/{path.stem}")
-            solutions[exercise.name] = path.read_text()
+            solutions[exercise.name] = read_text(path)
             yield from _drift(exercise.paths["template"], template(exercise, solutions[exercise.name]))
     for path in sorted((folder / "templates").glob("phase*_*/*.py")):
         name = f"{path.parent.name}/{path.stem}"

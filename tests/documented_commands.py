@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import runpy
 import shlex
@@ -17,6 +18,7 @@ import pytest
 from traitlets.config import Application
 
 from labkit.cli import main
+from labkit.command_line.parser import CommandParser
 from labkit.launch.options import parse as launch_options
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,8 +36,6 @@ ELSEWHERE = {
     "kubectl": "tests/clusters/kubernetes runs kubectl on the same folders",
     "enroot": "in no package registry: docs/sites.md lists it as not run",
     "sbatch": "tests/clusters/slurm/test_site_slurm.py submits the same file",
-    "python3.11": "makes the lock anew from a registry",
-    "/tmp/fresh/bin/pip": "makes the lock anew from a registry",
     "pip": "installs from a registry",
     "source": "the shell's own",
     "cd": "the shell's own",
@@ -122,7 +122,7 @@ def _lab(command: Command, words: list[str], patch: pytest.MonkeyPatch) -> None:
     if words[0] != "test":
         return _stop_when_parsed(command, patch, lambda: main(words))
     # of pytest's own arguments the docs have paths and -k WORD
-    usage = subprocess.run([ROOT / "lab", "--help"], capture_output=True, text=True, check=True).stdout
+    usage = _usage_of_lab()
     skip = False
     for word in words[1:]:
         # after these comes a value
@@ -130,6 +130,11 @@ def _lab(command: Command, words: list[str], patch: pytest.MonkeyPatch) -> None:
         known = skip or is_option or (ROOT / word.partition("::")[0]).exists()
         assert known or f"./lab test {word}" in usage, f"{command}: {word}"
         skip = word in ("-k", "--shard", "--busy")
+
+
+@functools.cache
+def _usage_of_lab() -> str:
+    return subprocess.run([ROOT / "lab", "--help"], capture_output=True, text=True, check=True).stdout
 
 
 def _python(command: Command, words: list[str], patch: pytest.MonkeyPatch) -> None:
@@ -182,6 +187,7 @@ def _stop_when_parsed(command: Command, patch: pytest.MonkeyPatch, run: Callable
     patch.setattr(argparse.ArgumentParser, "parse_known_args", known)
     patch.setattr(argparse.ArgumentParser, "parse_args", strictly)
     patch.setattr(argparse.ArgumentParser, "error", error)
+    patch.setattr(CommandParser, "error", error)
     try:
         run()
     except Parsed:

@@ -1,8 +1,9 @@
-"""`./lab` on small checkouts: a lock of three packages and a labkit of one function, set up for real."""
+"""`./lab` on small checkouts: lists of a few packages and a labkit of one function, set up for real."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import shlex
@@ -11,26 +12,34 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from requirement_lists import locked_entry
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def locked_version(name: str) -> str:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    return next(line.split("==")[1] for line in lines if line.startswith(f"{name}=="))
+BEGINS_WITH = {
+    "tools": "", "uv": "tools", "ranks": "", "learning": "ranks", "grading": "learning", "documenting": "grading",
+    "hub": "grading", "testing": "documenting",
+}  # fmt: skip
 
 
-def make_checkout(folder: Path, pip_version: str) -> Path:
-    """Make a course whose `labkit` prints its arguments and the version of the torch that it imports."""
+def make_checkout(folder: Path, *tools: str) -> Path:
+    """Make a course whose `labkit` prints its arguments and the version of the torch that it imports.
+
+    tools: entries of pip, and of setuptools where labkit is installed; those of the lab's own list if there is none.
+    """
     (folder / "labkit").mkdir(parents=True)
     shutil.copy(ROOT / "lab", folder)
-    pins = [f"pip=={pip_version}", f"setuptools=={locked_version('setuptools')}", "torch==2.13.0"]
-    (folder / "requirements.lock").write_text("".join(f"{pin}\n" for pin in pins))
+    (folder / "requirements").mkdir()
+    for name, other in BEGINS_WITH.items():
+        (folder / f"requirements/{name}.txt").write_text(f"-r {other}.txt\n" if other else "# a list\n")
+    add_to(folder, "tools", *(tools or map(locked_entry, ("pip", "setuptools"))))
+    (folder / "requirements/torch.txt").write_text("torch==2.13.0\n")
     (folder / "pyproject.toml").write_text(
         "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'setuptools.build_meta'\n"
         "[project]\nname = 'labkit'\nversion = '1'\n[project.scripts]\nlabkit = 'labkit:main'\n"
@@ -40,6 +49,11 @@ def make_checkout(folder: Path, pip_version: str) -> Path:
         "import sys\n\n\ndef main():\n    import torch\n    print('labkit', *sys.argv[1:], torch.__version__)\n"
     )
     return folder
+
+
+def add_to(checkout: Path, name: str, *lines: str) -> None:
+    with (checkout / f"requirements/{name}.txt").open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def lab(checkout: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +70,7 @@ def lab(checkout: Path, *arguments: str, **environment: str) -> subprocess.Compl
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Set up once, on the torch of the Python that runs the tests, by two concurrent calls."""
-    folder = make_checkout(tmp_path_factory.mktemp("course") / "with a space", locked_version("pip"))
+    folder = make_checkout(tmp_path_factory.mktemp("course") / "with a space")
     calls = [
         subprocess.Popen(
             [folder / "lab", "--system-torch", "doctor", name],
@@ -95,13 +109,11 @@ def test_torch_of_the_system_stays_outside_and_is_remembered(checkout: Path) -> 
     assert "setting up" not in lab(checkout, "doctor").stderr
 
 
-def test_changed_lock_updates_what_stands(checkout: Path) -> None:
-    lock = checkout / "requirements.lock"
+def test_a_changed_list_updates_what_stands(checkout: Path) -> None:
     (site_packages,) = (checkout / ".venv/lib").glob("python3*/site-packages")
     marker = site_packages / "marker"
     marker.touch()
-    with lock.open("a") as file:
-        file.write(f"cloudpickle=={locked_version('cloudpickle')}\n")
+    add_to(checkout, "learning", locked_entry("cloudpickle"))
     done = lab(checkout, "doctor")
     assert done.returncode == 0, done.stderr
     assert (site_packages / "cloudpickle").is_dir()
@@ -119,7 +131,7 @@ def test_interrupted_set_up_is_begun_again(checkout: Path) -> None:
 
 
 def test_help_needs_no_set_up(tmp_path: Path) -> None:
-    folder = make_checkout(tmp_path / "course", "1")
+    folder = make_checkout(tmp_path / "course")
     done = lab(folder)
     assert done.returncode == 0
     assert "./lab start" in done.stdout and "./lab test" in done.stdout
@@ -127,7 +139,7 @@ def test_help_needs_no_set_up(tmp_path: Path) -> None:
 
 
 def test_somebody_s_own_venv_is_not_touched(tmp_path: Path) -> None:
-    folder = make_checkout(tmp_path / "course", "1")
+    folder = make_checkout(tmp_path / "course")
     (folder / ".venv").mkdir()
     (folder / ".venv/theirs").touch()
     done = lab(folder, "start")
@@ -136,11 +148,23 @@ def test_somebody_s_own_venv_is_not_touched(tmp_path: Path) -> None:
     assert (folder / ".venv/theirs").exists()
 
 
+def test_a_link_to_another_folder_s_venv_is_not_followed(tmp_path: Path) -> None:
+    theirs = make_checkout(tmp_path / "theirs")
+    (theirs / ".venv").mkdir()
+    (theirs / ".venv/lab-stamp").write_text("another folder's\n\ntesting\n")
+    folder = make_checkout(tmp_path / "course")
+    (folder / ".venv").symlink_to(theirs / ".venv")
+    done = lab(folder, "start")
+    assert done.returncode == 1
+    assert f"{folder}/.venv is a link to the environment of another folder" in done.stderr
+    assert (theirs / ".venv/lab-stamp").exists()
+
+
 def test_old_python_is_named(tmp_path: Path) -> None:
     old = tmp_path / "python3.9"
     old.write_text("#!/bin/sh\necho 3 9\n")
     old.chmod(0o755)
-    done = lab(make_checkout(tmp_path / "course", "1"), "start", LAB_PYTHON=str(old))
+    done = lab(make_checkout(tmp_path / "course"), "start", LAB_PYTHON=str(old))
     assert done.returncode == 1
     assert f"no Python 3.11 or newer was found ({old} is 3.9)" in done.stderr
     assert "or say where it is: LAB_PYTHON=/path/to/python3.11 ./lab ..." in done.stderr
@@ -152,7 +176,7 @@ def test_python_without_venv_is_explained(tmp_path: Path) -> None:
     otherwise = f'exec {shlex.quote(sys.executable)} "$@"'
     python.write_text(f'#!/bin/sh\n[ "$2" = venv ] && {{ echo "No module named venv"; exit 1; }}\n{otherwise}\n')
     python.chmod(0o755)
-    done = lab(make_checkout(tmp_path / "course", "1"), "start", LAB_PYTHON=str(python))
+    done = lab(make_checkout(tmp_path / "course"), "start", LAB_PYTHON=str(python))
     assert done.returncode == 1
     assert "apt install python3-venv" in done.stderr
     assert "name another Python: LAB_PYTHON=/path/to/python3.11 ./lab ..." in done.stderr
@@ -163,7 +187,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 def test_no_network_is_explained(tmp_path: Path) -> None:
     done = lab(
-        make_checkout(tmp_path / "course", locked_version("pip")),
+        make_checkout(tmp_path / "course"),
         "start",
         PIP_CONFIG_FILE=os.devnull,
         PIP_FIND_LINKS="",
@@ -193,31 +217,31 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
-def fake_torch(folder: Path, version: str, *requirements: str) -> None:
-    """Put a torch of one line into the folder."""
-    folder.mkdir(parents=True)
-    metadata = [
-        "Metadata-Version: 2.1",
-        "Name: torch",
-        f"Version: {version}",
-        *(f"Requires-Dist: {r}" for r in requirements),
-    ]
-    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
-        about = f"torch-{version}.dist-info"
-        wheel.writestr("torch.py", "__version__ = '2.13.0'\n")
+def fake_wheel(folder: Path, name: str, version: str, content: str, requirements: Iterable[str] = ()) -> Path:
+    """Put a package of one module into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    metadata += [f"Requires-Dist: {each}" for each in requirements]
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        about = f"{name}-{version}.dist-info"
+        wheel.writestr(f"{name}.py", content)
         wheel.writestr(f"{about}/METADATA", "\n".join(metadata) + "\n")
         wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{about}/RECORD", "")
+    return path
+
+
+def fake_torch(folder: Path, version: str, *requirements: str) -> None:
+    fake_wheel(folder, "torch", version, "__version__ = '2.13.0'\n", requirements)
 
 
 def test_what_a_command_does_not_take_is_not_installed_for_it(tmp_path: Path) -> None:
     """uv installs what it supports; pip is used where pip has a setting that uv lacks."""
-    folder = make_checkout(tmp_path / "course", locked_version("pip"))
-    with (folder / "pyproject.toml").open("a") as file:
-        file.write("[project.optional-dependencies]\nlab = ['cloudpickle']\n")
-        file.write("[dependency-groups]\ndocs = ['iniconfig']\n")
-    with (folder / "requirements.lock").open("a") as file:
-        file.writelines(f"{name}=={locked_version(name)}\n" for name in ("cloudpickle", "execnet", "iniconfig", "uv"))
+    folder = make_checkout(tmp_path / "course")
+    packages = {"learning": "cloudpickle", "documenting": "iniconfig", "testing": "execnet", "uv": "uv"}
+    for name, package in packages.items():
+        add_to(folder, name, locked_entry(package))
     fake_torch(tmp_path / "wheels", "2.13.0+fake")  # pip prefers it to that of any index
     wheels = {"PIP_FIND_LINKS": str(tmp_path / "wheels")}
     started = lab(folder, "start", **wheels)
@@ -250,8 +274,10 @@ def test_cuda_packages_are_not_downloaded_without_a_gpu(
 ) -> None:
     """The index offers torch alone, so that the set-up must end at the step in question."""
     fake_torch(index / "torch", "2.13.0", requirement)
+    checkout = make_checkout(tmp_path / "course", bundled_pip())
+    add_to(checkout, "learning", f"absent==1 --hash=sha256:{'0' * 64}")
     done = lab(
-        make_checkout(tmp_path / "course", bundled_pip_version()),
+        checkout,
         "start",
         PIP_CONFIG_FILE=os.devnull,
         PIP_FIND_LINKS="",
@@ -263,8 +289,32 @@ def test_cuda_packages_are_not_downloaded_without_a_gpu(
     assert re.search(rf"{step}.*: failed", done.stderr), done.stderr
 
 
-def bundled_pip_version() -> str:
-    """Return the version of pip that `venv` installs, so that nothing has to be downloaded for it."""
+def bundled_pip() -> str:
+    """Return an entry for the pip that `venv` installs, so that nothing has to be downloaded for it."""
     import ensurepip
 
-    return ensurepip.version()
+    return f"pip=={ensurepip.version()} --hash=sha256:{'0' * 64}"
+
+
+def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
+    """By uv and by pip, which is called then; what is as listed is installed."""
+    folder, wheels = make_checkout(tmp_path / "course"), tmp_path / "wheels"
+    add_to(folder, "uv", locked_entry("uv"))
+    fake_torch(wheels, "2.13.0+fake")
+    assert lab(folder, "start", PIP_FIND_LINKS=str(wheels)).returncode == 0
+    wheel = fake_wheel(wheels, "listed", "1", "genuine = True\n")
+    add_to(folder, "learning", f"listed==1 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}")
+    content = wheel.read_bytes()
+    fake_wheel(wheels, "listed", "1", "genuine = False\n")
+    offline = {"PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1"}
+    refused = lab(folder, "start", **offline)
+    assert refused.returncode == 1
+    assert "Hash mismatch for `listed==1`" in refused.stderr and "uv failed" in refused.stderr
+    assert "DO NOT MATCH THE HASHES" in refused.stderr
+    assert "lab: a file is not the one that requirements/ names" in refused.stderr
+    (site_packages,) = (folder / ".venv/lib").glob("python3*/site-packages")
+    assert not (site_packages / "listed.py").exists()
+    wheel.write_bytes(content)
+    done = lab(folder, "start", PIP_FIND_LINKS=str(wheels))
+    assert (done.returncode, done.stdout) == (0, "labkit start 2.13.0\n"), done.stderr
+    assert (site_packages / "listed.py").read_text() == "genuine = True\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from labkit.catalogue import all_exercises
@@ -14,8 +15,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 
 def anchors(page: Path) -> set[str]:
-    """Anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    """Anchors of a page's or notebook's headings, as GitHub makes them."""
+    text = page.read_text()
+    if page.suffix == ".ipynb":
+        cells = nbformat.reads(text, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -35,3 +40,8 @@ def test_paths_in_the_map_exist() -> None:
     assert len(paths) > 30
     for path in paths:
         assert (ROOT / path.replace("PHASE/NAME", all_exercises()[0].name)).exists(), path
+
+
+def test_the_readme_says_how_long_the_course_takes() -> None:
+    hours = sum(exercise.entry.minutes for exercise in all_exercises()) / 60
+    assert f"The course takes about {hours:.0f} hours" in (ROOT / "README.md").read_text()

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from unix_users import as_user, unix_users
+from waiting import BROKEN_SECONDS
 
 from labkit import page_server
 from labkit.course.phase4_production.monitoring.given import PrometheusSink
@@ -38,7 +39,7 @@ def dashboard(tmp_path: Path) -> Iterator[DashboardServer]:
 
 def ask(server: PageServer, path: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
     """Ask on this machine. headers: in place of a browser's."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=BROKEN_SECONDS)
     connection.putrequest("GET", path, skip_host=True)
     for name, value in {"Host": f"127.0.0.1:{server.server_port}", **(headers or {})}.items():
         connection.putheader(name, value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -14,11 +16,11 @@ from unix_users import as_user, unix_users
 
 from labkit import local
 from labkit.clusters.job import Job
-from labkit.private_folders import CACHES, NotPrivate, cache_environment, private_folder
+from labkit.private_folders import CACHES, SETTINGS, NotPrivate, cache_environment, private_folder
 
 SHOW = f"""
 import os, tempfile
-[os.environ.get(name) for name in {[*CACHES, "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"]!r}]
+[os.environ.get(name) for name in {[*CACHES, *SETTINGS]!r}]
 """
 
 
@@ -33,7 +35,7 @@ print((used, [os.stat(path).st_mode & 0o7777 for path in (used, os.path.dirname(
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in CACHES:
+    for name in (*CACHES, *SETTINGS):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "cache"
 
@@ -94,7 +96,35 @@ def test_a_temporary_cache_ends_with_its_process(tmp_path: Path) -> None:
 
 def test_ranks_keep_compiled_code_in_private_folders(cache: Path) -> None:
     values = local(1).run(Job(source=SHOW)).values[0]
-    assert values == [*(str(cache / "labkit" / folder) for folder in CACHES.values()), "0"]
+    assert values == [*(str(cache / "labkit" / folder) for folder in CACHES.values()), *SETTINGS.values()]
+
+
+NAMES_IN_THE_TEMPORARY_FOLDER = {
+    "_inductor/runtime/cache_dir_utils.py": "TORCHINDUCTOR_CACHE_DIR",
+    "_inductor/runtime/caching/implementations.py": "TORCHINDUCTOR_ENABLE_CACHING_MODULE",
+    "_inductor/codecache.py": "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS",
+    "_vendor/quack/cache/jit.py": "QUACK_CACHE_DIR",
+    "_vendor/quack/autotuner.py": "QUACK_CACHE_DIR",
+    "_vendor/quack/_compile_payload.py": "QUACK_COMPILE_WORKERS",
+}
+"""Files of torch with such a name, and the variable because of which it is not used."""
+HARMLESS = re.compile(
+    r"_dynamo/(config|convert_frame|debug_utils)\.py|_inductor/(compile_fx_ext|debug|exc|wrapper_benchmark)\.py"
+    r"|export/_draft_export\.py|testing/.*|utils/benchmark/.*"  # for who debugs the compiler or torch itself
+    r"|_inductor/cache\.py"  # used by nothing
+    r"|distributed/elastic/agent/server/local_elastic_agent\.py"  # a random name
+)
+
+
+@pytest.mark.slow
+def test_torch_takes_no_other_name_in_the_temporary_folder() -> None:
+    """A new version may bring one: then look for what moves it, and add that to `private_folders`."""
+    torch = Path(str(importlib.util.find_spec("torch").origin)).parent  # type: ignore[union-attr]
+    names = re.compile(r"^[^#\n]*\b(?:gettempdir|default_cache_dir)\(\)", re.MULTILINE)
+    found = {str(path.relative_to(torch)) for path in torch.rglob("*.py") if names.search(path.read_text())}
+    unknown = {file for file in found if not HARMLESS.fullmatch(file)} - NAMES_IN_THE_TEMPORARY_FOLDER.keys()
+    assert not unknown
+    assert set(NAMES_IN_THE_TEMPORARY_FOLDER.values()) <= {*CACHES, *SETTINGS}
 
 
 COMPILE = """

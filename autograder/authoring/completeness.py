@@ -21,6 +21,7 @@ from labkit.catalogue import Exercise, all_exercises, catalogue_path, exercises_
 from labkit.checks import visible_rubric
 from labkit.checks.guidance import todos
 from labkit.questions import questions_of, questions_path
+from labkit.text_files import read_text
 
 UNFILLED = "TODO(author)"
 """Marks each place that the author of a new exercise has to fill in."""
@@ -86,7 +87,7 @@ def unfilled() -> list[str]:
     """Return the lines that are still to be filled in: `PATH:LINE: TEXT`."""
     lines = []
     for path in [tree / path for tree in roots() for path in (*_paths(tree), *_variants(tree))]:
-        for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), 1):
+        for number, line in enumerate(read_text(path).splitlines() if path.is_file() else (), 1):
             if UNFILLED in line:
                 lines.append(f"{shown_path(path)}:{number}: {line.strip()}")
     return lines
@@ -139,7 +140,7 @@ def _contradictions(exercise: Exercise) -> Iterator[str]:
     solution = exercise.paths["solution"]
     imported = sorted(
         name.name
-        for node in ast.walk(ast.parse(solution.read_text()))
+        for node in ast.walk(ast.parse(read_text(solution)))
         if isinstance(node, ast.ImportFrom) and node.module == "labkit.exercises"
         for name in node.names
     )

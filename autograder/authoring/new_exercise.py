@@ -33,6 +33,7 @@ from labkit.catalogue import (
     root,
 )
 from labkit.command_line.commands import CommandError
+from labkit.text_files import read_text
 
 SKELETONS = Path(__file__).with_name("skeletons")
 MINUTES, POINTS = 45, 3
@@ -175,7 +176,7 @@ def _enter(entry: Entry, tree: Path) -> None:
         f"builds_on = []\nminutes = {entry.minutes}\npoints = {entry.points}\n"
     )
     path = catalogue_path(tree)
-    head, *blocks = re.split(r"(?m)^(?=\[\[exercise\]\])", path.read_text().rstrip() + "\n")
+    head, *blocks = re.split(r"(?m)^(?=\[\[exercise\]\])", read_text(path).rstrip() + "\n")
     place = sum(other.entry.number < entry.number for other in exercises_in(tree))
     blocks = [text.rstrip() + "\n" for text in blocks]
     blocks.insert(place, block)
@@ -224,7 +225,7 @@ def _later_of_phase(exercise: Exercise) -> list[str]:
 def _add_guidelines(exercise: Exercise, names: dict[str, str]) -> None:
     """Add a section to the phase's guidelines, before that of the next exercise."""
     path = exercise.root / "templates" / exercise.phase / "README.md"
-    text = path.read_text() if path.is_file() else _filled("phase", names)
+    text = read_text(path) if path.is_file() else _filled("phase", names)
     later = _later_of_phase(exercise)
     before, heading, after = text.partition(f"## `{later[0]}`\n") if later else (text, "", "")
     _write(path, f"{before.rstrip()}\n\n{_filled('guidelines', names)}" + (f"\n{heading}{after}" if later else ""))
@@ -235,7 +236,7 @@ def _add_to_readme(exercise: Exercise) -> None:
     path = exercise.root / "README.md"
     if not path.is_file():
         _write(path, _filled("own_readme", {"variable": OWN_ROOT}))
-    lines = path.read_text().splitlines(keepends=True)
+    lines = read_text(path).splitlines(keepends=True)
     rows = {name: at for at, line in enumerate(lines) if (name := _exercise_of(line))}
     course = exercises_in(exercise.root)
     place = course.index(exercise)

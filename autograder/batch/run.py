@@ -206,8 +206,8 @@ class _Writer:
                 reason = f"nbgrader could not write it down: {_gist(str(problem))}\n{problem}"
         for outcome in outcomes:
             if reason:
-                self._verdicts.fail(outcome.work, reason, outcome.attempts)
-                yield NotebookSummary(outcome.work, ERROR, reason=reason)
+                failure = self._verdicts.fail(outcome.work, reason, outcome.attempts)
+                yield NotebookSummary(outcome.work, ERROR, reason=failure.reason)
                 continue
             self._verdicts.clear(outcome.work)
             if outcome not in new:

@@ -19,6 +19,7 @@ from rich.text import Text
 from autograder.batch.run import ERROR, GRADED, WAITING, NotebookSummary
 from autograder.batch.terminal import harmless
 from autograder.verdicts.store import GradingTask
+from labkit.lab_failed import LAB_FAILED
 
 _NAMED = 3
 """Maximum learners named when it takes longer than estimated."""
@@ -97,7 +98,7 @@ class Show:
             self._waited_for.remove(line.work)
         self._progress.advance(self._task)
         if line.state == ERROR:
-            self._console.print(escape(f"{_who(line)}: {_first_line(line.reason)}"), style="red", soft_wrap=True)
+            self._console.print(escape(f"{_who(line)}: {_first_line(line.reason)}"), style="yellow", soft_wrap=True)
         elif not self._console.is_terminal:
             self._console.print(escape(f"{_who(line)}: {_marks(line)}, {harmless(_state(line))}"), soft_wrap=True)
 
@@ -116,7 +117,7 @@ class Show:
         errors = [line for line in lines if line.state == ERROR]
         for reason in dict.fromkeys(line.reason for line in errors):
             who = ", ".join(_who(line) for line in errors if line.reason == reason)
-            console.print(escape(f"{who}:\n{_paragraph(reason)}"), style="red", soft_wrap=True)
+            console.print(escape(f"{who}:\n{_paragraph(reason)}"), style="yellow", soft_wrap=True)
         if ran:
             wall = self._clock() - self._began
             console.print(f"{sum(line.judged for line in lines)} judged in {wall:.1f} s", highlight=False)
@@ -151,14 +152,14 @@ def _table(assignment: str, lines: Sequence[NotebookSummary]) -> Table:
         seconds = f"{line.seconds:.1f}" if line.judged else ""
         names = (escape(harmless(line.work.student)), escape(harmless(line.work.notebook)))
         table.add_row(
-            *names, *marks, seconds, escape(harmless(_state(line))), style="red" if line.state == ERROR else None
+            *names, *marks, seconds, escape(harmless(_state(line))), style="yellow" if line.state == ERROR else None
         )
     return table
 
 
 def _state(line: NotebookSummary) -> str:
     """`graded`, with notes for the instructor."""
-    notes = [line.state]
+    notes = [f"{ERROR}: {LAB_FAILED}" if line.state == ERROR else line.state]
     if line.by_hand is not None:
         again = "; judged anew since then, look again" if line.look_again else ""
         notes.append(f"set by hand, the judge says {line.earned:g}{again}")

@@ -19,6 +19,7 @@ from autograder.batch.run import (
 from autograder.course_folder import Course
 from autograder.verdicts.grader import NotebookGrader
 from autograder.verdicts.store import GradingTask, VerdictStore
+from labkit.lab_failed import lab_failed
 
 
 def status_of(course: Course, assignment: str, students: Sequence[str] = ()) -> list[NotebookSummary]:
@@ -40,7 +41,7 @@ def _line(
         intake = grader.receive(work.student, work.assignment)
         stored = grader.stored(work, intake.notebooks[work.notebook])
     except Exception as error:  # a rubric is code and may raise anything
-        return NotebookSummary(work, ERROR, reason=f"{type(error).__name__}: {error}")
+        return NotebookSummary(work, ERROR, reason=lab_failed(f"{type(error).__name__}: {error}"))
     if stored is None or (work.student, work.notebook) not in marked:
         return NotebookSummary(work, WAITING)
     reports = stored.verdict.reports.values()

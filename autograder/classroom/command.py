@@ -50,6 +50,8 @@ def main(path: Path, count: int, demo: bool) -> int:
         console.print(f"missing: {escape(problem)}", soft_wrap=True)
     with _only_hub(site.folder), _running_folder() as running:
         folders = Folders.of(site, running)
+        if site.servers.kind == "users":  # their servers reach the hub's socket and notices in it
+            running.chmod(0o711)
         if shared is not None:
             folders.share_exchange(shared)
         folders.prepare()
@@ -120,10 +122,12 @@ def _only_hub(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _running_folder() -> Iterator[Path]:
-    """A folder for sockets, deleted at the end. Its path is short and has no capitals, as JupyterHub's addresses."""
+    """A folder for sockets, closed to other users, deleted at the end.
+
+    Its path is short and has no capitals, as JupyterHub's addresses.
+    """
     running = Path(tempfile.mkdtemp(prefix="labkit-hub-", dir="/tmp"))
     try:
-        running.chmod(0o711)
         yield running
     finally:
         shutil.rmtree(running, ignore_errors=True)

@@ -56,7 +56,8 @@ class Classroom:
     @property
     def grades_on_submit(self) -> bool:
         """Whether anything is judged as it comes in."""
-        return bool(self.site.grading.on_submit or self.site.challenges.open)
+        challenges = self.site.challenges
+        return bool(self.site.grading.on_submit or challenges.open or challenges.traces)
 
     @property
     def service_environment(self) -> dict[str, str]:
@@ -105,7 +106,7 @@ def passed_on() -> dict[str, str]:
 def configure_instructors(folders: Folders, site: Site) -> None:
     """Write the settings of the instructors' JupyterLab: nbgrader's exchange, and what feedback shows."""
     own = folders.running / "teaching"
-    own.mkdir(exist_ok=True)
+    own.mkdir(mode=0o700, exist_ok=True)
     (own / "nbgrader_config.py").write_text(
         "c = get_config()\n"
         f"c.Exchange.root = {str(folders.exchange)!r}\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from autograder.classroom.site import Site, is_user_name, why_no_user
 from autograder.sandbox import view
-from autograder.text_files import UnreadableText, read_text
 from labkit.command_line.commands import CommandError
+from labkit.text_files import UnreadableText, read_text
 
 FIRST_UIDS = (range(1_200_000, 1_300_000), range(60_000, 65_000))
 """User ids of learners where root starts the hub: the first range that exists here. The grader has others."""
@@ -100,7 +100,9 @@ class Folders:
         self.root.chmod(0o700)
         for folder in (self.course, self.hub, self.homes, self.exchange, self.hub_socket.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        (self.running / "servers").mkdir(exist_ok=True)
+        for folder in (self.running / "servers", self.notices("")):  # learners' names are nobody else's business
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o711)
         for part in ("outbound", "inbound", "feedback"):
             self.in_exchange(part).mkdir(parents=True, exist_ok=True)
 

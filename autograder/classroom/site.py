@@ -16,10 +16,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from autograder.classroom.wrong_entries import in_words, like, line_of
-from autograder.text_files import UnreadableText, read_text
 from labkit import catalogue
 from labkit.challenges.challenge import CHALLENGES
 from labkit.command_line.commands import CommandError
+from labkit.text_files import UnreadableText, read_text
 
 DEFAULT = Path("cluster/jupyterhub/site.toml")
 """The lab's own settings, below its root."""

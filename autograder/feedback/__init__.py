@@ -3,6 +3,7 @@
 outputs.py    a verdict as outputs of the graded cell
 pictures.py   pictures of the submission's own runs
 page.py       nbgrader's feedback page, made from the graded notebook, with page.html.j2 and page.css
+generate.py   nbgrader's GenerateFeedback, with pages for what the lab failed to judge
 code.py       the learner's cell with line numbers, failing lines marked
 command.py    `labkit verdict`, which shows instructors what the pages omit
 """

@@ -29,6 +29,7 @@ from labkit.checks import CheckResult, Report
 from labkit.checks.check_result import number
 from labkit.checks.patience import NOT_RUN
 from labkit.checks.report_html import details_html, results_html
+from labkit.lab_failed import LAB_FAILED
 
 _FOLDER = Path(__file__).parent
 _STYLE = (_FOLDER / "page.css").read_text()
@@ -83,7 +84,12 @@ class _JudgedCell:
 
     @property
     def passed(self) -> list[CheckResult]:
-        return [result for result in self.report.results if result.passed or not result.counts]
+        return [result for result in self.report.results if result.passed]
+
+    @property
+    def not_judged(self) -> list[CheckResult]:
+        """The checks that the grader could not judge, whose points are left out."""
+        return [result for result in self.report.results if not (result.passed or result.counts)]
 
     @property
     def first(self) -> CheckResult | None:
@@ -135,7 +141,9 @@ def page(notebook: NotebookNode, about: Mapping[str, Any], reveal: str = "detail
     notes = dict.fromkeys(note for cell in notebook.cells for note in _feedback(cell).get("notes", []))
     judged = [_judged(cell, notebook) for cell in notebook.cells if _feedback(cell)]
     answers = list(_written(notebook))
-    return _template().render(
+    return _template("page.html.j2").render(
+        words=LAB_FAILED,
+        judged_before=about.get("lab_failed", False),
         style=Markup(_STYLE),
         policy=_POLICY,
         about=about,
@@ -145,6 +153,12 @@ def page(notebook: NotebookNode, about: Mapping[str, Any], reveal: str = "detail
         written=[answer for answer in answers if answer.score is not None or answer.comment],
         unmarked=[answer for answer in answers if answer.score is None and not answer.comment],
     )
+
+
+def unjudged_page(notebook: str, student: str, assignment: str) -> str:
+    """Return the page of a submitted notebook that the lab has failed to judge."""
+    about = {"notebook": notebook, "student": student, "assignment": assignment}
+    return _template("unjudged.html.j2").render(style=Markup(_STYLE), policy=_POLICY, about=about, words=LAB_FAILED)
 
 
 def _feedback(cell: NotebookNode) -> dict[str, Any]:
@@ -197,7 +211,7 @@ def _comment(cell: NotebookNode | None) -> Markup:
     return Markup(_markdown(text)) if text and text != _AUTOMATIC else Markup()
 
 
-def _template() -> Template:
+def _template(name: str) -> Template:
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters["number"] = lambda value: number(round(float(value), 2))
@@ -205,4 +219,4 @@ def _template() -> Template:
     environment.globals["results_html"] = lambda results: Markup(results_html(results))
     environment.globals["details_html"] = lambda result: Markup(details_html(result))
     environment.globals["svg"] = Markup
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)

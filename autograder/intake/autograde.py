@@ -8,7 +8,6 @@ and nbgrader's own two stamps, and can be deleted at any time.
 from __future__ import annotations
 
 import fnmatch
-import glob
 import os
 import re
 import secrets
@@ -27,6 +26,7 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from traitlets import Int
 
+from autograder.course_paths import matching
 from autograder.intake.collect import COLLECTED, is_student
 from autograder.intake.folder import STAMPS, is_odd, opened, read_stamp, shown
 from autograder.intake.limits import EntryRefused, IntakeFailed, Limits
@@ -72,7 +72,7 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
         pattern = re.compile(parts, re.DOTALL)
         self.assignments = {}
         arrivals = {}
-        for path in sorted(glob.glob(matched)):
+        for path in sorted(matching(matched)):
             match = pattern.fullmatch(path)
             if match is None or not is_student(match["student"]) or is_odd(match["assignment"]):
                 self.log.error("Not graded, no learner has such a name: %s", shown(Path(path).parent.name))
@@ -182,19 +182,23 @@ class AutogradeReceived(Autograde):  # type: ignore[misc]  # nbgrader has no typ
 
 def lay_out(intake: Intake, submitted: Path, received: Path) -> None:
     """Write the files that nbgrader works on: the rebuilt notebooks and its two stamps, replacing earlier files."""
-    secret = _secret(submitted)
     making = received.with_name(f".{received.name}")
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)
     for name, notebook in intake.notebooks.items():
         nbformat.write(notebook, making / f"{name}.ipynb")
-    # release_feedback stops for all learners when one submission lacks either
-    stamp, secret_file = STAMPS
-    (making / stamp).write_text(intake.handed_in.strftime(FORMAT) if intake.handed_in else "")
-    (making / secret_file).write_text(secret)
+    write_stamps(intake.handed_in, submitted, making)
     if received.exists():
         shutil.rmtree(received)
     making.rename(received)
+
+
+def write_stamps(handed_in: datetime | None, submitted: Path, folder: Path) -> None:
+    """Write nbgrader's two stamps: release_feedback stops for all learners when one submission lacks either."""
+    stamp, secret_file = STAMPS
+    secret = _secret(submitted)
+    (folder / stamp).write_text(handed_in.strftime(FORMAT) if handed_in else "")
+    (folder / secret_file).write_text(secret)
 
 
 def _secret(submitted: Path) -> str:
@@ -245,27 +249,8 @@ def existing_timestamp(course: CourseDirectory, folder: str) -> datetime | None:
 _stock_timestamp = CourseDirectory.get_existing_timestamp
 
 
-_format_path = CourseDirectory.format_path
-
-
-def format_path(
-    course: CourseDirectory, nbgrader_step: str, student_id: str, assignment_id: str, escape: bool = False
-) -> str:
-    """Replaces nbgrader's method, which does not escape the folder of a step in a regular expression.
-
-    The folder of `notebooks/` is a whole path.
-    """
-    step = re.escape(nbgrader_step) if escape else nbgrader_step
-    path: str = _format_path(course, step, student_id, assignment_id, escape)
-    return path
-
-
 def install() -> None:
-    """Make `nbgrader autograde` and the formgrader read submissions through intake; nbgrader has no setting for it.
-
-    Also make nbgrader find notebooks whose folder's path has characters such as `(` or `+`.
-    """
+    """Make `nbgrader autograde` and the formgrader read submissions through intake; nbgrader has no setting for it."""
     autogradeapp.Autograde = api.Autograde = AutogradeReceived
     CourseDirectory.get_existing_timestamp = existing_timestamp
-    CourseDirectory.format_path = format_path
     api.NbGraderAPI.get_submitted_timestamp = submitted_timestamp

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from autograder.intake.limits import EntryRefused, FilesChanged, IntakeFailed, Limits
-from autograder.text_files import UnreadableText, decoded
+from labkit.text_files import UnreadableText, decoded
 
 STAMPS = ("timestamp.txt", "submission_secret.txt")
 """Files that nbgrader puts beside the notebooks."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from autograder.intake.limits import Limits
 from autograder.intake.pull import CutOff, JsonCursor, MalformedJson
-from autograder.text_files import encoding_of
+from labkit.text_files import encoding_of
 
 Claim = bool | int | float
 

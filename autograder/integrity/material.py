@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autograder.mutants import Mutants, Variants
 from labkit.catalogue import Exercise
+from labkit.text_files import read_text
 
 FORBIDDEN = "FORBIDDEN"
 
@@ -31,7 +32,7 @@ def material(exercise: Exercise) -> Material:
     """
     rubric = exercise.folder("autograder") / "rubric.py"
     paths = [exercise.paths["template"], exercise.paths["solution"]]
-    texts = {path: path.read_text() for path in paths if path.is_file()}
+    texts = {path: read_text(path) for path in paths if path.is_file()}
     others = (Variants(exercise), Mutants(exercise))
     known = (*texts.values(), *(modules.text(name) for modules in others for name in sorted(modules)))
     forbidden = _forbidden(rubric) if rubric.is_file() else frozenset()
@@ -39,7 +40,7 @@ def material(exercise: Exercise) -> Material:
 
 
 def _forbidden(path: Path) -> frozenset[str]:
-    for node in ast.parse(path.read_text(), str(path)).body:
+    for node in ast.parse(read_text(path), str(path)).body:
         match node:
             case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if name == FORBIDDEN:
                 try:

@@ -22,8 +22,8 @@ from nbgrader.plugins import LateSubmissionPlugin
 from nbgrader.preprocessors import AssignLatePenalties
 from traitlets import Float
 
-from autograder.text_files import UnreadableText, read_text
 from autograder.times import InvalidTime, utc_time
+from labkit.text_files import UnreadableText, read_text
 
 DAY = 24 * 3600
 EXTENSIONS = "extensions.csv"

@@ -26,7 +26,7 @@ module, `mutants/does_nothing.py`; its first line describes it.
 
 Other variants are whole modules, `variants/batch_isend_irecv.py`, and in no list.
 
-`python -m autograder.mutants` judges them, `labkit mutants` and `labkit variants` show them. Grading does not use them.
+`labkit judge-mutants` judges them, `labkit mutants` and `labkit variants` show them. Grading does not use them.
 """
 
 from autograder.mutants.edits import Edit, WrongEdit, edited

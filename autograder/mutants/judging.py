@@ -19,7 +19,7 @@ HEAD = """# What wrong solutions earn
 
 Every rubric here is tested by solutions that are wrong, or that only seem right: its mutants. Each must lose the points
 that it does not deserve, and keep the others; the solution, and every right one that is written differently, gets all.
-`python -m autograder.mutants` judges them all by all checks and writes this page. `./lab test --all` judges each mutant
+`labkit judge-mutants` judges them all by all checks and writes this page. `./lab test --all` judges each mutant
 by a sixth of the checks that it loses, at least by one, and by an eighteenth of those that it keeps. `./lab test`
 judges, for each check, the mutant that loses it and little else.
 """

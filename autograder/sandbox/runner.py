@@ -129,7 +129,7 @@ class Bubblewrap(Runner):
 
     def __init__(self) -> None:
         self._nests = True
-        self._has_warned = False
+        self._warned: set[str] = set()
 
     def check(self) -> None:
         _probe()
@@ -143,18 +143,20 @@ class Bubblewrap(Runner):
             data_bytes=limits.memory_bytes,
             file_bytes=limits.file_bytes,
             scratch_bytes=limits.scratch_bytes,
+            scratch_files=limits.scratch_files,
             cpu_seconds=limits.cpu_seconds,
             virtual=asked.virtual,
             apart=limits.apart,
             network=not asked.virtual,
         )
         made = self._sandbox_process(order, asked, control, errors)
-        if made.no_private_folders and not self._has_warned:
-            self._has_warned = True
-            asked.log.warning(
-                "Ranks have no /tmp of their own here (%s): they see how full the sandbox's is",
-                made.no_private_folders,
-            )
+        for about, why in (
+            ("Ranks have no /tmp of their own here (%s): they see how full the sandbox's is", made.no_private_folders),
+            ("Only memory limits the number of files in memory here (%s)", made.files_not_limited),
+        ):
+            if why and about not in self._warned:
+                self._warned.add(about)
+                asked.log.warning(about, why)
         return made
 
     def _sandbox_process(

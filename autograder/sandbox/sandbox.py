@@ -31,6 +31,9 @@ class Sandbox(LoggingConfigurable):
     processes = Int(256, help="Processes and threads of one submission, all ranks together.").tag(config=True)
     memory_bytes = Int(4 << 30, help="Memory of one submission, all ranks together.").tag(config=True)
     scratch_bytes = Int(256 << 20, help="Size of /tmp, of /dev/shm and of the home folder, each.").tag(config=True)
+    scratch_files = Int(
+        65536, help="Number of files and folders in /tmp, in /dev/shm and in the home folder, each."
+    ).tag(config=True)
     file_bytes = Int(256 << 20, help="Size of one file.").tag(config=True)
     cpu_seconds = Int(600, help="CPU time of one submission, all processes together.").tag(config=True)
     wall_seconds = Float(
@@ -84,6 +87,7 @@ class Sandbox(LoggingConfigurable):
             processes=self.processes,
             memory_bytes=self.memory_bytes,
             scratch_bytes=self.scratch_bytes,
+            scratch_files=self.scratch_files,
             file_bytes=self.file_bytes,
             cpu_seconds=self.cpu_seconds,
             wall_seconds=self.wall_seconds,

@@ -27,6 +27,8 @@ class SandboxProcess(ProcessHandle):
         """The bubblewrap process of this sandbox alone."""
         self.no_private_folders = ""
         """Why its ranks lack their own file systems where they should have them; otherwise empty."""
+        self.files_not_limited = ""
+        """Why the number of files in memory has no limit of its own; otherwise empty."""
 
     def poll(self) -> int | None:
         """Return the exit status; None while it is running."""
@@ -65,6 +67,7 @@ def received(told: socket.socket, on_arrival: OnArrival) -> SandboxProcess:
         if not ready.get("ready"):
             raise SandboxNotMade(ready.get("error", "its first process sent no report"))
         sandbox.no_private_folders = ready.get("no_private_folders", "")
+        sandbox.files_not_limited = ready.get("files_not_limited", "")
     except BaseException:
         sandbox.kill()
         sandbox.wait()

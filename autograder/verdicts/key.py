@@ -26,12 +26,25 @@ from autograder.measurable import left_out
 from autograder.sandbox import Sandbox
 from labkit import catalogue
 from labkit.checks.rubric import visible_path
+from labkit.text_files import read_text
 
 SILENT = {
     "autograder": {
-        *("authoring", "batch", "classroom", "verdicts", "integrity", "intake", "marks", "mutants", "course", "tests"),
-        *("course_folder.py", "demo.py", "formgrader_files.py", "gradebook_lock.py", "instructors_input.py"),
-        *("source_notebooks.py", "submissions.py", "text_files.py", "times.py"),
+        *(
+            "authoring",
+            "batch",
+            "classroom",
+            "formgrader",
+            "verdicts",
+            "integrity",
+            "intake",
+            "marks",
+            "mutants",
+            "course",
+            "tests",
+        ),
+        *("course_folder.py", "course_paths.py", "demo.py", "gradebook_lock.py", "instructors_input.py"),
+        *("settings_file.py", "source_notebooks.py", "submissions.py", "times.py"),
     },
     "labkit": {
         *("command_line", "notebook", "search", "site"),
@@ -69,14 +82,14 @@ def _rubric(cell: NotebookNode, sandbox: Sandbox) -> tuple[str, list[str]]:
     if not name:
         return "", []
     rubric = hidden_rubric(catalogue.find(name))
-    return rubric.path.read_text(), sorted(left_out(rubric, sandbox))
+    return read_text(rubric.path), sorted(left_out(rubric, sandbox))
 
 
 def _stand_in(name: str) -> tuple[str, str]:
     """Return the replacement for an exercise on which others build, and the checks that decide whether it is used."""
     exercise = catalogue.find(name)
     checks = visible_path(exercise)
-    return exercise.source("solution", "template")[0], checks.read_text() if checks.is_file() else ""
+    return exercise.source("solution", "template")[0], read_text(checks) if checks.is_file() else ""
 
 
 @cache

@@ -8,6 +8,7 @@ stored verdict survives a crash of the machine.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import os
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.verdict import Verdict
+from labkit.lab_failed import lab_failed
 
 FOLDER = "verdicts"
 
@@ -45,6 +47,7 @@ class GradingFailure:
     """The reason why a notebook has no verdict: an infrastructure error, which costs no marks."""
 
     reason: str
+    """What went wrong, with the words of `labkit.lab_failed`."""
     attempts: int
     at: str
     """Time in UTC."""
@@ -82,9 +85,18 @@ class VerdictStore:
         except TypeError:
             return None
 
+    def failures(self, student: str = "*", assignment: str = "*", notebook: str = "*") -> list[GradingTask]:
+        """Return what the grader failed to judge, sorted, of those that match the patterns."""
+        parts = (path.relative_to(self._folder).parts for path in self._folder.glob("*/*/[!.]*.error.json"))
+        works = (GradingTask(parts[0], parts[1], parts[2].removesuffix(".error.json")) for parts in parts)
+        asked = f"{student}/{assignment}/{notebook}"
+        return sorted(
+            work for work in works if fnmatch.fnmatchcase(f"{work.student}/{work.assignment}/{work.notebook}", asked)
+        )
+
     def fail(self, work: GradingTask, reason: str, attempts: int) -> GradingFailure:
         """Record a failure. An earlier verdict stays: it is valid again when its key matches again."""
-        failure = GradingFailure(reason, attempts, datetime.now(UTC).isoformat(" ", "seconds"))
+        failure = GradingFailure(lab_failed(reason), attempts, datetime.now(UTC).isoformat(" ", "seconds"))
         _write(self._path(work, ".error"), asdict(failure))
         return failure
 

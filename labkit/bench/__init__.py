@@ -2,5 +2,6 @@
 
 models.py            # the models, as torch modules and as `labkit.predict` describes them
 configurations.py    # the measurements, by cluster; one of them on its ranks
-command.py           # options, progress, reports
+options.py           # the options, read without torch
+command.py           # progress, reports
 """

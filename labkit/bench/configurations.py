@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from labkit.bench.models import named, with_sequence
+from labkit.bench import comm_hooks
+from labkit.bench.models import named
+from labkit.bench.options import VARIANTS, ZERO, Precision
 from labkit.clusters import Cluster, Job, Run
 from labkit.clusters.local import local
 from labkit.clusters.virtual import VirtualCluster
-from labkit.course.phase4_production.scaling_study.given import Measurement, Origin, predicted
+from labkit.course.phase4_production.scaling_study.given import Measurement, Origin, bus_bandwidths, predicted
 from labkit.hardware import Topology
 from labkit.predict import Plan
-from labkit.predict.describe import Convolutional
-from labkit.predict.plan import Precision
-
-Strategy = Literal["ddp", "fsdp"]
-ZERO: dict[str, int] = {"ddp": 0, "fsdp": 3}
-"""Strategies, with the ZeRO stage by which `labkit.predict` knows them."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,7 @@ class Plans:
 
     model: str
     sequence: int | None
+    precision: Precision
     clusters: Mapping[int, Topology]
     """Virtual clusters by number of GPUs."""
     cluster_file: str
@@ -74,17 +71,23 @@ class Plans:
     def configurations(
         self, gpus: Sequence[int], strategies: Sequence[str], batch_sizes: Sequence[int], strong: bool
     ) -> Iterator[Configuration]:
-        """Yield real ones where the ranks exist, virtual and predicted ones for all; none with unequal parts."""
+        """Yield real ones where the ranks exist, virtual and predicted ones for all; none with unequal parts.
+
+        Variants of strategies are for several ranks, a hierarchy for several nodes, and neither is predicted.
+        """
         for strategy in strategies:
             for batch in batch_sizes:
                 for count in gpus:
-                    if strong and batch % count:
+                    if (strong and batch % count) or (strategy in VARIANTS and count == 1):
                         continue
                     own = Configuration("virtual", strategy, count, batch // count if strong else batch)
-                    if count <= self.real:
+                    # the GPUs of one node have no second level
+                    if count <= self.real and strategy != "ddp+hierarchy":
                         yield replace(own, origin="real")
-                    yield own
-                    yield replace(own, origin="predict")
+                    if strategy != "ddp+hierarchy" or self.clusters[count].nnodes > 1:
+                        yield own
+                    if strategy in ZERO:
+                        yield replace(own, origin="predict")
 
     def cluster_name(self, configuration: Configuration) -> str:
         """Return the name of the cluster: the same for all numbers of GPUs."""
@@ -96,7 +99,8 @@ class Plans:
         return cluster.name if cluster.name != "custom" else cluster.gpu.name
 
     def model_name(self) -> str:
-        return self.model if self.sequence is None else f"{self.model}, {self.sequence} tokens"
+        tokens = "" if self.sequence is None else f", {self.sequence} tokens"
+        return f"{self.model}{tokens}, {self.precision}"
 
     def is_measured_by(self, configuration: Configuration, measurement: Measurement) -> bool:
         """Whether this is the configuration's measurement, of this model, on this cluster, repeated often enough."""
@@ -118,14 +122,12 @@ class Plans:
         return replace(measurement, cluster=self.cluster_name(of), model=self.model_name())
 
     def _predict(self, of: Configuration) -> Measurement:
-        model = named(self.model)
-        if self.sequence is not None:
-            model = with_sequence(model, self.sequence)
-        # torch computes convolutions in TF32, but products of matrices in float32, unless set otherwise
-        precision: Precision = "tf32" if isinstance(model.description, Convolutional) else "fp32"
+        model = named(self.model, self.sequence)
+        # images are not `channels_last`, so tensor cores need their convolutions transposed
         plan = Plan(
-            batch=1, zero=ZERO[of.strategy], precision=precision, attention="flash2", fusion="none", loss="eager"
-        )
+            batch=1, zero=ZERO[of.strategy], precision=self.precision, attention="flash2", fusion="none", loss="eager",
+            channels_last=self.precision == "fp32",
+        )  # fmt: skip
         (measurement,) = predicted(model.description, plan, [self.clusters[of.gpus]], of.batch_size, of.strategy)
         return measurement
 
@@ -135,12 +137,18 @@ class Plans:
             cluster, device = local(nproc_per_node=of.gpus), self.device
         else:
             cluster, device = VirtualCluster(self.clusters[of.gpus], fake=True), "cpu"
-        work = (of.strategy, self.model, self.sequence, of.batch_size, self.timing, device)
+        work = (of.strategy, self.model, self.sequence, self.precision, of.batch_size, self.timing, device)
         return cluster.run(Job.calling(measured, *work, modules=self.modules, trace=False))
 
 
 def measured(
-    strategy: str, model: str, sequence: int | None, batch_size: int, timing: Timing, device: str
+    strategy: str,
+    model: str,
+    sequence: int | None,
+    precision: Precision,
+    batch_size: int,
+    timing: Timing,
+    device: str,
 ) -> dict[str, Any]:
     """On a rank: return the measurement of all ranks, as plain data."""
     from labkit.exercises import scaling_study
@@ -149,11 +157,13 @@ def measured(
     if device == "cuda":
         device = f"cuda:{torch.cuda.current_device()}"
         torch.set_default_device(device)
-    of = named(model)
-    if sequence is not None:
-        of = with_sequence(of, sequence)
+    # torch's defaults are TF32 for convolutions, float32 for products of matrices
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    of = named(model, sequence)
+    training = comm_hooks.training if strategy in VARIANTS else scaling_study.training
     benchmark = scaling_study.ScalabilityBenchmark(
-        scaling_study.training(strategy, of.make, of.loss),
+        training(strategy, of.make, of.loss),
         strategy=strategy,
         steps=timing.steps,
         warmup=timing.warmup,
@@ -162,7 +172,7 @@ def measured(
         tokens_per_sample=of.tokens_per_sample,
     )
     measurement: Measurement = benchmark.measure(dist.get_world_size(), batch_size)
-    return measurement.to_plain()
+    return replace(measurement, gb_per_s=bus_bandwidths(benchmark)).to_plain()
 
 
 def _in_a_line(run: Run) -> str:

@@ -1,20 +1,29 @@
-"""Models of `labkit bench`: torch modules of few operators, and the same as `labkit.predict` describes them."""
+"""Models of `labkit bench`: the networks of `labkit.models`, each with its description for `labkit.predict`.
+
+A stand-in, which costs as much as a network and has fewer operators, is named after it: `resnet50-products`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import isqrt
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit import predict
-from labkit.models import GPT, GPTConfig
+from labkit.models import GPT, IMAGE_MODELS, GPTConfig, ViT, image_model
 from labkit.predict.describe import Description
 from labkit.predict.describe.convolutional import Convolutional
 from labkit.predict.describe.transformer import Transformer
+
+PRODUCTS = "-products"
+"""End of the name of a convolutional network's stand-in."""
+IMAGE_SIZE = 224
+CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class BenchModel:
 
 
 class BlockProducts(nn.Module):
-    """A convolutional network with one matrix product for each of its resolutions: same parameters, same FLOPs.
+    """A stand-in of one matrix product for each resolution of a convolutional network: same parameters, same FLOPs.
 
     A convolution is a product of its weights with each of its output's positions. All of one resolution are joined to a
     square matrix, of as many parameters, which multiplies the positions' vectors. So a step has a tenth of the
@@ -57,27 +66,48 @@ class BlockProducts(nn.Module):
         return torch.randn(samples, self.positions[0], self.widths[0])
 
 
-def named(name: str) -> BenchModel:
-    """Return a model by the name that `labkit predict` knows. Raises ValueError for one that cannot be trained here."""
-    model = predict.model(name)
+def named(name: str, sequence: int | None = None) -> BenchModel:
+    """Return a model by the name that `labkit predict` knows, or the stand-in `NAME-products` of a network.
+
+    sequence: tokens of a sample, if not the model's own. Raises ValueError for a model that cannot be trained here.
+    """
+    network = name.removesuffix(PRODUCTS)
+    model = predict.model(network, sequence=sequence)
     if isinstance(model, Convolutional):
-        return BenchModel(model, lambda: BlockProducts(model), _image_loss)
-    if isinstance(model, predict.MLP):
+        if name.endswith(PRODUCTS):
+            return _products(name, model)
+        if name in IMAGE_MODELS:
+            return BenchModel(model, lambda: image_model(name, 3, IMAGE_SIZE, CLASSES), _image_loss)
+    elif name.endswith(PRODUCTS):
+        raise ValueError(f"{name!r}: only convolutional networks, such as resnet50, have a stand-in of products")
+    elif isinstance(model, predict.MLP):
         return BenchModel(model, lambda: _mlp(model.sizes), _vector_loss)
-    if isinstance(model, Transformer) and model.causal and model.experts == 1 and not model.gated:
+    elif isinstance(model, Transformer) and model.patch_values:
+        return _vit(model)
+    elif isinstance(model, Transformer) and model.causal and model.experts == 1 and not model.gated:
         config = GPTConfig(model.layers, model.heads, model.width, model.vocab, model.sequence)
-        return BenchModel(model, lambda: GPT(config), _token_loss, model.sequence)
-    raise ValueError(f"model {name!r} cannot be trained here: choose a ResNet, a GPT or an MLP such as mlp-784x256x10")
+        # this GPT's head has a matrix of its own, and no dropout
+        own = replace(model, tied=False, dropout=False)
+        return BenchModel(own, lambda: GPT(config), _token_loss, model.sequence)
+    raise ValueError(
+        f"model {name!r} cannot be trained here: choose resnet50, a ViT, a GPT, an MLP such as mlp-784x256x10, or a "
+        f"network's stand-in such as {network if isinstance(model, Convolutional) else 'resnet50'}{PRODUCTS}"
+    )
 
 
-def with_sequence(model: BenchModel, sequence: int) -> BenchModel:
-    """Return a GPT with another length of its samples. Raises ValueError for other models."""
-    description = model.description
-    if not isinstance(description, Transformer):
-        raise ValueError(f"model {description.name!r} has no sequence length to change")
-    config = GPTConfig(description.layers, description.heads, description.width, description.vocab, sequence)
-    return replace(
-        model, description=replace(description, sequence=sequence), make=lambda: GPT(config), tokens_per_sample=sequence
+def _products(name: str, network: Convolutional) -> BenchModel:
+    with torch.device("meta"):
+        module = BlockProducts(network)
+        counted = predict.count(module, module.inputs(1), name=name)
+    return BenchModel(counted, lambda: BlockProducts(network), _products_loss)
+
+
+def _vit(model: Transformer) -> BenchModel:
+    patch = isqrt(model.patch_values // 3)
+    # this ViT classifies the mean of the patches, and has no class token
+    own = replace(model, sequence=model.sequence - 1)
+    return BenchModel(
+        own, lambda: ViT(3, IMAGE_SIZE, CLASSES, patch, model.layers, model.heads, model.width), _image_loss
     )
 
 
@@ -96,6 +126,11 @@ def _inner(model: nn.Module) -> nn.Module:
 
 
 def _image_loss(model: nn.Module, samples: int) -> Tensor:
+    images = torch.randn(samples, 3, IMAGE_SIZE, IMAGE_SIZE)
+    return F.cross_entropy(model(images), torch.randint(CLASSES, (samples,)))
+
+
+def _products_loss(model: nn.Module, samples: int) -> Tensor:
     inner = _inner(model)
     assert isinstance(inner, BlockProducts)
     outputs: Tensor = model(inner.inputs(samples))

@@ -1,10 +1,8 @@
-"""`labkit calibrate`: measure this machine's matrix products, copies, launches and collectives, and write a preset."""
+"""`labkit calibrate`: measures with a progress bar, prints what it has found, and writes it."""
 
 from __future__ import annotations
 
 import argparse
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,28 +14,8 @@ from labkit.calibrate.run import Calibration, calibrate, steps
 from labkit.hardware import files
 
 
-class NotWritable(ValueError):
-    """The file could not be written after measuring; raised before it starts."""
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="labkit calibrate", description=__doc__)
-    parser.add_argument("--to", type=Path, default=Path("machine.json"), metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--ranks", type=int, metavar="N", help="default: one for each GPU; on the CPU for each core")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where torch sees a GPU")
-    parser.add_argument("--quick", action="store_true", help="few sizes, few repetitions: seconds, and a wider spread")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw messages and collectives: a PNG")
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
+def main(options: argparse.Namespace) -> int:
     """Measure, print, write. Raises ValueError or MeasuringFailed; the message says what the learner can do."""
-    options = _parser().parse_args(arguments)
-    if options.ranks is not None and not 1 <= options.ranks <= 64:
-        raise ValueError(f"--ranks must be from 1 to 64, got {options.ranks}")
-    for path in (options.to, options.picture):
-        if path is not None:
-            require_writable(path)
     machine = machines.examine(options.device, options.ranks)
     console = Console()
     console.print(
@@ -51,25 +29,12 @@ def main(arguments: Sequence[str]) -> int:
     made = _with_progress(machine, options.quick, console)
     report.show(made, console)
     files.write(options.to, made.fitted.cluster, made.measured())
-    if options.picture is not None:
-        options.picture.write_bytes(report.picture(made).png())
+    if options.report is not None:
+        options.report.write_bytes(report.picture(made).png())
     console.print(f"written: {options.to}", highlight=False)
     console.print(f"labkit predict --cluster {options.to} --model mlp-784x512x10", highlight=False)
     console.print(f"%cluster virtual {_as_argument(options.to)}", highlight=False)
     return 0
-
-
-def require_writable(path: Path) -> None:
-    """Raise NotWritable, with the reason, if the file cannot be written."""
-    folder = path.parent
-    if path.is_dir():
-        raise NotWritable(f"{path} is a folder; --to takes the name of a file")
-    if not folder.is_dir():
-        raise NotWritable(f"there is no folder {folder}")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise NotWritable(f"nothing can be written in {folder} ({error.strerror}); name another place") from None
 
 
 def _as_argument(path: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from labkit.challenges import sending
 from labkit.challenges.challenge import BOUND, CHALLENGES, Challenge, Outcome, Row, find, table
 from labkit.command_line.commands import CommandError, require_file
+from labkit.text_files import UnreadableText, read_text
 
 
 def main(name: str | None, file: Path | None, new: Path | None, traces: Path | None, seed: int | None) -> int:
@@ -86,9 +87,9 @@ def _write_template(challenge: Challenge, path: Path) -> int:
 
 def _score(challenge: Challenge, file: Path, traces: Path, seed: int | None) -> int:
     try:
-        source = file.read_text()
-    except UnicodeDecodeError:
-        raise CommandError(f"{file} is not a text file") from None
+        source = read_text(file)
+    except UnreadableText as problem:
+        raise CommandError(f"{file}: {problem}") from None
 
     def advance(text: str) -> None:
         print(f"running: {text}", file=sys.stderr)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from labkit.command_line.commands import CommandError, require_file
 from labkit.progress.home import CLASSROOM_PAGE
+from labkit.text_files import UnreadableText, decoded
 
 EXCHANGE = "LABKIT_EXCHANGE"
 """Environment variable of a learner's server on a hub: the course's folder in the exchange."""
@@ -56,9 +57,9 @@ def send(challenge: str, file: Path, name: str) -> str:
     if len(source) > MOST_BYTES:
         raise CommandError(f"{file} has {len(source):,} bytes; an entry has at most {MOST_BYTES:,}")
     try:
-        source.decode()
-    except UnicodeDecodeError:
-        raise CommandError(f"{file} is not a text file") from None
+        decoded(source)
+    except UnreadableText as problem:
+        raise CommandError(f"{file}: {problem}") from None
     try:
         _deliver(inbound, f"{ASSIGNMENT}{challenge}", {ENTRY: source, NAME: name.encode()})
     except OSError as problem:

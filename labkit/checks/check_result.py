@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from labkit.checks.expectations import WrongChunks
 from labkit.clusters import Run
+from labkit.lab_failed import LAB_FAILED, SHOW_IT
 
-LAB_FAILED = "the lab failed; this costs no points"
-"""What learners and instructors read about a check that could not be judged through the lab's fault."""
-SHOW_IT = "run it again; if the lab fails again, show this to your instructor"
 _MAX_LINES = 14
 _MAX_CHARACTERS = 4000
 

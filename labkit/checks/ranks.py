@@ -37,6 +37,8 @@ from labkit.clusters.arguments import marked_group
 from labkit.clusters.forkserver.client import ForkServerDied
 from labkit.clusters.local import local
 from labkit.clusters.virtual import virtual
+from labkit.command_line.commands import LabFailed
+from labkit.text_files import read_text
 
 
 class Args:
@@ -91,7 +93,7 @@ class Submission:
         """Whether this module and all that it builds on are the course's solutions, but for blank lines around them."""
         return all(
             exercise.paths["solution"].is_file()
-            and self.modules.get(exercise.name, "").strip() == exercise.paths["solution"].read_text().strip()
+            and self.modules.get(exercise.name, "").strip() == read_text(exercise.paths["solution"]).strip()
             for exercise in (*self.exercise.builds_on, self.exercise)
         )
 
@@ -133,7 +135,7 @@ def _is_of_scenarios(part: Callable[..., Any]) -> bool:
     return "scenarios" in part.__module__.split(".")
 
 
-class CannotJudge(Exception):
+class CannotJudge(LabFailed):
     """No rank could be started, through no fault of the submission: no marks are given."""
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from labkit.checks.check_result import LAB_FAILED, CheckResult, number
+from labkit.checks.check_result import CheckResult, number
 from labkit.checks.report_html import report_html
+from labkit.lab_failed import LAB_FAILED
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from types import ModuleType
 from typing import Any
 
 from labkit.catalogue import Exercise
+from labkit.text_files import read_text
 
 PARAMETERS = ("submission", "ranks", "draw")
 FIGURES = ("network", "memory")
@@ -104,7 +105,7 @@ def load_rubric(exercise: Exercise, path: Path) -> Rubric:
         raise NoRubric(f"{exercise.name} has no checks: {path} is missing")
     module = ModuleType(f"rubric of {exercise.name}")
     module.__file__ = str(path)
-    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    exec(compile(read_text(path), str(path), "exec"), module.__dict__)
     defined = (value for value in vars(module).values() if isinstance(value, Check))
     checks = sorted(defined, key=lambda check: check.todo)
     if not checks:

@@ -21,6 +21,7 @@ from labkit.checks.report import Report
 from labkit.checks.rubric import Check, Rubric
 from labkit.checks.stopping import what_stopped
 from labkit.clusters import InvalidJob, RankError, RankFailed, Run
+from labkit.clusters.forkserver.client import ForkServerDied
 from labkit.trace import Kind
 
 Progress = Callable[[Check, CheckResult | None], None]
@@ -104,6 +105,8 @@ def _judge(check: Check, submission: Submission, ranks: Ranks, draw: Draw, faile
         return replace(lost, skipped=str(reason))
     except (InvalidJob, CannotJudge):
         raise
+    except ForkServerDied as death:  # of ranks that the check has started itself
+        raise CannotJudge(str(death)) from None
     except (OSError, MemoryError) as error:
         return lab_failed(lost, type(error).__name__, fault=traceback.format_exc(), of_the_machine=True)
     except Exception as error:

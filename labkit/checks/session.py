@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from labkit.catalogue import Exercise, find
-from labkit.checks.check_result import lab_failed
+from labkit.checks.check_result import CheckResult, lab_failed
 from labkit.checks.guidance import full_marks
 from labkit.checks.known_passes import is_known_to_pass, remember_pass
-from labkit.checks.ranks import Ranks, Submission
+from labkit.checks.ranks import CannotJudge, Ranks, Submission
 from labkit.checks.report import Report
-from labkit.checks.rubric import Rubric, visible_rubric
+from labkit.checks.rubric import Check, Rubric, visible_rubric
 from labkit.checks.runner import Progress, run_checks
 from labkit.checks.stand_ins import stand_ins
+from labkit.lab_failed import LAB_FAILED
 from labkit.progress import FailedCheck, record_check
+from labkit.text_files import read_text
 
 _latest: dict[str, tuple[Submission, Report]] = {}
 """Module that last passed all checks in this session, and its report, by exercise."""
@@ -37,7 +40,8 @@ def check_exercise(
 ) -> Report:
     """Run the visible checks on `source`, or on the current module: the learner's own, else the template.
 
-    The result for the learner's own module is recorded in the workspace.
+    The result for the learner's own module is recorded in the workspace. Where no rank can be started, the report says
+    so of all checks from there on.
 
     cluster: `virtual` or `local`. Raises `MissingModule`, `NoRubric`, or ValueError for an unknown cluster.
     """
@@ -45,18 +49,40 @@ def check_exercise(
     if source is None:
         source, origin = exercise.source()
         whose = _WHOSE[origin]
-    chosen = stand_ins(exercise, _own(exercise), _passes)
-    submission = Submission(exercise, source, chosen.modules)
-    title = "; ".join([f"{whose}, on {cluster} ranks", *(note.rstrip(".") for note in chosen.notes)])
-    rubric = visible_rubric(exercise)
-    report = run_checks(rubric, submission, Ranks(cluster), seed=seed, progress=progress, title=title)
-    report = _with_faults_of_the_lab(report, rubric, submission, cluster)
+    title = f"{whose}, on {cluster} ranks"
+    rubric, ranks = visible_rubric(exercise), Ranks(cluster)
+    judged: list[CheckResult] = []
+
+    def note(check: Check, result: CheckResult | None) -> None:
+        if result is not None:
+            judged.append(result)
+        if progress:
+            progress(check, result)
+
+    try:
+        chosen = stand_ins(exercise, _own(exercise), _passes)
+        title = "; ".join([title, *(note.rstrip(".") for note in chosen.notes)])
+        submission = Submission(exercise, source, chosen.modules)
+        report = run_checks(rubric, submission, ranks, seed=seed, progress=note, title=title)
+        report = _with_faults_of_the_lab(report, rubric, submission, cluster)
+    except CannotJudge as reason:
+        for check, result in _not_judged(rubric.checks[len(judged) :], reason):
+            note(check, result)
+        return Report(exercise.name, judged, seed or 0, title)
     if origin == "yours":
         _record(report)
         if report.passed and cluster == "virtual":
             remember_pass(submission)
             _latest[exercise.name] = submission, report
     return report
+
+
+def _not_judged(checks: Sequence[Check], reason: CannotJudge) -> Iterator[tuple[Check, CheckResult]]:
+    """Yield the result of each check that was not run because the lab had failed before; the reason once."""
+    first, _, _ = str(reason).partition("\n")
+    for number, check in enumerate(checks):
+        failed = lab_failed(CheckResult(check.title, check.points, earned=0.0), first, fault=str(reason))
+        yield check, replace(failed, seen=f"{LAB_FAILED}, as above", look_at="") if number else failed
 
 
 def _report_of_the_same_module(exercise: Exercise) -> Report | None:
@@ -77,7 +103,7 @@ def _with_faults_of_the_lab(report: Report, rubric: Rubric, submission: Submissi
     if not doubtful or not path.is_file():
         return report
     checks = [check for check in rubric.checks if check.title in doubtful]
-    solution = replace(submission, source=path.read_text())
+    solution = replace(submission, source=read_text(path))
     again = run_checks(replace(rubric, checks=checks), solution, Ranks(cluster), seed=report.seed)
     faults = {result.title: result.fault for result in again.results if result.fault}
     results = [
@@ -93,7 +119,12 @@ def _error_type(fault: str) -> str:
 
 
 def _record(report: Report) -> None:
-    """Record points and failures. A workspace that cannot be written costs the learner no report."""
+    """Record points and failures, unless the lab has failed: what was recorded before stays.
+
+    A workspace that cannot be written costs the learner no report.
+    """
+    if any(result.of_the_lab or result.of_the_machine for result in report.results):
+        return
     wrong = [result for result in report.results if result.counts and not (result.passed or result.unwritten)]
     failed = [FailedCheck(result.todo, result.title) for result in wrong if result.todo]
     try:
@@ -105,7 +136,7 @@ def _record(report: Report) -> None:
 def _own(exercise: Exercise) -> dict[str, str]:
     """Return the learner's modules of the exercises that this one builds on."""
     paths = {earlier.name: earlier.paths["yours"] for earlier in exercise.builds_on}
-    return {name: path.read_text() for name, path in paths.items() if path.is_file()}
+    return {name: read_text(path) for name, path in paths.items() if path.is_file()}
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,7 +2,8 @@
 
 Most facts about a failure are reported by the rank that failed: types, texts, file names, line numbers. A learner
 could write hidden inputs there to read them. So the words here are our own; from the rank they repeat only names that
-Python, torch and the lab define, rank numbers, and lines that exist in the learner's modules.
+Python, torch and the lab define, rank numbers, lines that exist in the learner's modules, and limits of storage, which
+the sandbox has checked.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from labkit.checks.attribution import is_of_the_lab_on_a_rank
 from labkit.checks.guidance.todos import Todo, todo_at
 from labkit.checks.ranks import ProcessRun, Submission
-from labkit.clusters import Run, cycles
+from labkit.clusters import Run, cycles, storage_limits
 from labkit.clusters.forkserver.time_limit import NO_ANSWER
 from labkit.clusters.rank_lists import named_ranks
 from labkit.clusters.rank_result import RankError
@@ -136,7 +137,9 @@ def what_stopped(run: Run, submission: Submission) -> Stop:
         waits = _who_waits(run.statuses, submission) if is_known_deadlock else ""
         who = "" if first is None or len(run.ranks) == 1 else _who(run.alike(first), len(run.ranks))
         syntax = _syntax(kind, error, submission)
-        meaning = _UNWRITTEN if unwritten else _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)
+        full = storage_limits.limit_in(error.message)
+        known = f"{full[:1].upper()}{full[1:]}." if full else _MEANING.get(kind) or _SIGNALS.get(kind, _KEPT_BACK)
+        meaning = _UNWRITTEN if unwritten else known
         why = waits or " ".join(filter(None, [who, meaning, syntax]))
     else:
         name = _signal(first.exit) if first else ""

@@ -49,8 +49,8 @@ class ClusterKind:
     """A kind of clusters: what `%cluster NAME` offers, and a row of `labkit doctor`."""
 
     name: str
-    cluster: type
-    """Class of its clusters; the abilities in clusters/cluster.py are looked up there."""
+    cluster: Callable[[], type]
+    """Returns the class of its clusters, imported only then; its abilities are protocols of clusters/cluster.py."""
     make: Callable[..., Cluster]
     """Makes a cluster from the values of `options` that are given. Raises `InvalidJob` for one that is not valid."""
     options: tuple[Option, ...]

@@ -30,7 +30,7 @@ def registered() -> dict[str, ClusterKind]:
 
 def with_ability(ability: type) -> list[str]:
     """Names of the kinds whose clusters have an ability, a protocol of methods such as `DryRunCluster`."""
-    return [kind.name for kind in registered().values() if issubclass(kind.cluster, ability)]
+    return [kind.name for kind in registered().values() if issubclass(kind.cluster(), ability)]
 
 
 def options() -> dict[str, tuple[Option, list[str]]]:
@@ -86,6 +86,12 @@ def make(name: str, given: dict[str, Any], before: str = "") -> Cluster:
     before: what a user writes before the name, for suggestions: `%cluster `.
     Raises `UnfitOption`, or `InvalidJob` for a value.
     """
+    require_fit(name, given, before)
+    return registered()[name].make(**{**preset(name), **given})
+
+
+def require_fit(name: str, given: dict[str, Any], before: str = "") -> None:
+    """Raise `UnfitOption` unless there is such a kind, and it takes the options; their values are not examined."""
     known, known_options = registered(), options()
     if name not in known:
         offered = known_options.values()
@@ -104,4 +110,3 @@ def make(name: str, given: dict[str, Any], before: str = "") -> Cluster:
     if not kind.counts_ranks and isinstance(words := given.get("nproc_per_node"), str):
         able = " and ".join(other.name for other in known.values() if other.counts_ranks)
         raise UnfitOption(f"--nproc-per-node {words} is for {able} clusters; on {name}, give a number")
-    return kind.make(**{**preset(name), **given})

@@ -62,7 +62,7 @@ def add_options(
     add("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
         help="report a hang after S seconds without progress; 0 or off: never")  # fmt: skip
     add("--on-hang", choices=("stop", "wait"), default=Job.on_hang,
-        help="on a hang: stop, with a table of who waits for whom, or show it and wait")  # fmt: skip
+        help="on a hang: stop, with a table of which rank waits for which, or only show the table")  # fmt: skip
 
 
 def asked_nodes(options: argparse.Namespace) -> Nodes | None:

@@ -25,6 +25,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import exercises
 from labkit.catalogue import code_folders
+from labkit.clusters import storage_limits
 from labkit.clusters.arguments import on_rank
 from labkit.clusters.error_hints import NOT_WRITTEN
 from labkit.clusters.job import Job, Script
@@ -186,7 +187,8 @@ def _message(error: BaseException) -> str:
         return f"{last.removeprefix(f'{type(error).__name__}: ')} (in {another[1]})"
     if near := _near_name(error):
         return f"{text}; did you mean {near!r}?"
-    return _GLOO_ADVISES.sub("", _WHERE_TORCH_WAS_BUILT.sub("", text))
+    full = storage_limits.limit_met(error)
+    return _GLOO_ADVISES.sub("", _WHERE_TORCH_WAS_BUILT.sub("", text)) + (f" ({full})" if full else "")
 
 
 def _near_name(error: BaseException) -> str:

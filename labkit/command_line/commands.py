@@ -16,6 +16,14 @@ class CommandError(Exception):
     """The command cannot be carried out; the message says in one line why, and what to try."""
 
 
+class LabFailed(CommandError):
+    """The lab or its machine has failed, whatever the command was given; the message says in its first line how."""
+
+    def in_words(self) -> str:
+        """Return what is shown to who asked for it."""
+        return f"the lab failed, nothing of yours: {self}; run it again"
+
+
 def require_file(path: Path) -> None:
     """Raise `CommandError` unless `path` is a file."""
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Base of the trainers `DDPTrainer` and `FSDPTrainer`: their arguments and the training step."""
+"""Base of the trainers `DDPTrainer`, `FSDPTrainer` and `ZeROTrainer`: their arguments and the training step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.course.arguments import positive, require
 
 
 class TrainingStep:
-    """Base of `DDPTrainer` and `FSDPTrainer`. See there for the arguments.
+    """Base of `DDPTrainer`, `FSDPTrainer` and `ZeROTrainer`. See there for the arguments.
 
     config: exercise 01's `DDPConfig`. Raises ValueError for an argument that cannot be used.
     """
@@ -43,7 +43,11 @@ class TrainingStep:
             entry["lr"] = self.learning_rate_now()
         self.optimizer.zero_grad()
         loss = loss_fn(self.model(inputs), targets)
-        loss.backward()
-        self.optimizer.step()
+        self.update(loss)
         self.steps += 1
         return loss.detach()
+
+    def update(self, loss: Tensor) -> None:
+        """Go back from this rank's loss, and update the weights."""
+        loss.backward()
+        self.optimizer.step()

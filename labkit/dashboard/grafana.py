@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from labkit.installing import how_to_install
+
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders.timeseries import Panel
 
@@ -21,7 +23,8 @@ def grafana_dashboard() -> str:
     try:
         from grafana_foundation_sdk.builders import dashboard
     except ImportError:
-        raise ImportError("the dashboard needs the package: pip install grafana-foundation-sdk") from None
+        how = how_to_install("grafana-foundation-sdk", "learning")
+        raise ImportError(f"the dashboard needs the package grafana-foundation-sdk: {how}") from None
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
     source = dashboard.DatasourceVariable("source").label("Data source").type("prometheus")
@@ -70,6 +73,17 @@ def _panels() -> list[Panel]:
         ),
         _panel("Memory", "bytes", {"largest": f"max({memory})", "median": f"quantile(0.5, {memory})"}),
         _panel("GPU utilization", "percent", {"rank {{rank}}": "gpu_utilization_percent{job=~'$job'}"}),
+        _panel("GPU memory in use", "bytes", {"rank {{rank}}": "gpu_memory_used_bytes{job=~'$job'}"}),
+        _panel("GPU temperature", "celsius", {"rank {{rank}}": "gpu_temperature_celsius{job=~'$job'}"}),
+        _panel(
+            "Waiting in 99 % of the calls so far",
+            "s",
+            {
+                "{{operation}}": "histogram_quantile(0.99, sum by (le, operation) "
+                "(communication_operation_seconds_bucket{job=~'$job'}))"
+            },
+        ),
+        _panel("Last evaluation", "short", {"{{figure}}": "max by (figure) (evaluation{job=~'$job'})"}),
         _panel(
             # not their increase: a counter that appears with its first alarm has not increased since
             "Alarms so far",

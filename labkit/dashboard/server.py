@@ -18,6 +18,7 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
     "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
 }
 
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from labkit.installing import how_to_install
+
 _TRAIN = 1437
 """Number of training pictures: four fifths of 1797."""
 _SEED = 0
@@ -37,7 +39,8 @@ def _shuffled() -> tuple[Tensor, Tensor]:
     # read the file as load_digits does: importing scikit-learn would take each rank a second or more
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise ModuleNotFoundError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
+        how = how_to_install("scikit-learn", "learning")
+        raise ModuleNotFoundError(f"the digits come with scikit-learn, which is not installed: {how}")
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     table = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32))
     table = table[torch.randperm(len(table), generator=torch.Generator().manual_seed(_SEED))]

@@ -20,16 +20,17 @@ class ImageSets(NamedTuple):
     classes: int
 
 
-def image_sets(data: str | Path = "digits", size: int = 224, seed: int = 0) -> ImageSets:
+def image_sets(data: str | Path = "digits", size: int = 224, seed: int = 0, skip_unreadable: bool = False) -> ImageSets:
     """Return the digits, or the images of a folder that has `train/CLASS/` and `val/CLASS/`, in `size` x `size` pixels.
 
     Training images of a folder differ in each epoch: parts of them, mirrored or not.
+    skip_unreadable: as `ImageFolder`'s.
     Raises ValueError if the folder lacks one of the two, or their classes differ.
     """
     if data == "digits":
         return ImageSets(digits("train"), digits("test"), 1, 8, 10)
-    training = ImageFolder(Path(data) / "train", size, True, seed)
-    test = ImageFolder(Path(data) / "val", size, False)
+    training = ImageFolder(Path(data) / "train", size, True, seed, skip_unreadable)
+    test = ImageFolder(Path(data) / "val", size, False, skip_unreadable=skip_unreadable)
     if training.classes != test.classes:
         differing = sorted(set(training.classes) ^ set(test.classes))
         raise ValueError(f"data must have the same classes in train and val, got {', '.join(differing)} in one only")

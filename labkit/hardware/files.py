@@ -17,6 +17,7 @@ from typing import Any
 from labkit.hardware.settings import TABLES, with_settings
 from labkit.hardware.topology import Topology
 from labkit.linux.files import replace_text
+from labkit.text_files import UnreadableText, read_text
 
 FORMAT = "labkit cluster 1"
 _LARGEST = 10_000_000
@@ -33,10 +34,10 @@ def read(path: str | Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"{path}: more than {_LARGEST / 1e6:.0f} MB is no description of a cluster")
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_text(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}; `labkit calibrate` writes such a file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnreadableText) as error:
         raise ValueError(f"{path} is no JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit.checks.working_modules import show
 from labkit.clusters import InvalidJob, kinds
 from labkit.clusters.cluster import DryRunCluster, RemoteCluster
 from labkit.clusters.torchrun_command import torchrun_command
 from labkit.launch import detaching, programs, running, saving
 from labkit.launch.exit_status import FAILED
 from labkit.launch.options import cluster, parse
-from labkit.launch.tasks import Task, configured, program, tasks
+from labkit.launch.tasks import Task, configured, tasks
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the program and return the exit status. Raises `CommandError` and `InvalidJob` for wrong requests."""
-    options = parse(words)
+def main(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run the program and return the exit status. Raises `CommandError` and `InvalidJob` for wrong requests.
+
+    words: those from which `options` were read.
+    """
     if options.save is not None or options.print_command:
         return _save(options, words)
     if options.dry_run:
@@ -56,14 +57,16 @@ def _short_name(options: argparse.Namespace) -> str:
 
 
 def _save(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Write, or show, what runs the program without the lab."""
-    rule = "--save and --print-command are for one program, a file or a module"
-    if options.config is not None:
-        raise InvalidJob(f"{rule}. {_as_a_file(options, words)}")
+    """Write, or show, what runs the program without `labkit launch`."""
     if (options.file or "").endswith(".ipynb"):
-        raise InvalidJob(f"{rule}; in a notebook: %%torchrun --save FILE.py")
+        raise InvalidJob(
+            "--save and --print-command are for one program, a file or a module; "
+            "in a notebook: %%torchrun --save FILE.py"
+        )
+    if options.config is not None:
+        return _save_configured(options, words)
     chosen = cluster(options)
-    chosen_program = program(options)
+    chosen_program = programs.named(options)
     named = (str(options.file),) if options.module is None else ("-m", str(options.module))
     command = torchrun_command((*named, *options.arguments), chosen_program.source, options, chosen)
     if options.save is not None:
@@ -74,21 +77,24 @@ def _save(options: argparse.Namespace, words: Sequence[str]) -> int:
     return 0
 
 
-def _as_a_file(options: argparse.Namespace, words: Sequence[str]) -> str:
-    """Return how to run what a configuration file runs as a file of its own."""
-    file = Path(options.config)
-    configuration, all_words = configured(file, words)
-    own = all_words[: all_words.index("--")] if "--" in all_words else all_words
-    # without the configuration file, in both of its spellings
-    kept = [word for before, word in zip(["", *own], own, strict=False)
-            if "--config" not in (before, word) and not word.startswith("--config=")]  # fmt: skip
-    arguments = [*configuration.arguments, *options.arguments]
-    command = shlex.join(["labkit", "launch", f"{file.stem}.py", *kept, "--", *arguments])
-    source = textwrap.indent(configuration.program(()).source, "    ")
-    return (
-        f"{file} names a program of the lab, which ranks are sent. Write {file.stem}.py with\n\n{source}\n"
-        f"and save that, for nodes that have the lab and your modules:\n\n    {command}"
-    )
+def _save_configured(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """The same for a configuration file, whose program becomes a file that holds its modules, `ddp.py` for ddp.yaml."""
+    configuration, all_words = configured(options.config, words)
+    options = parse(all_words)
+    configuration.require(options.arguments, is_here=False)
+    chosen = cluster(options)
+    file = (Path() if options.save is None else options.save.parent) / f"{options.config.stem}.py"
+    program, modules = configuration.saved_program(str(file), options.arguments)
+    command = torchrun_command((str(file), *program.script.argv[1:]), program.source, options, chosen)
+    if options.save is not None:
+        show(modules)
+        written = saving.save(options.save, program, command, chosen, options.force, program_file=file)
+        print(f"saved as {' and '.join(map(str, written))}")
+    if options.print_command:
+        print(command.explained(chosen))
+        if options.save is None:
+            print(f"# --save run.sh writes {file}")
+    return 0
 
 
 def _dry_run(options: argparse.Namespace, words: Sequence[str]) -> int:

@@ -21,12 +21,17 @@ from pathlib import Path
 
 import yaml
 
+from labkit import catalogue
+from labkit.checks.stand_ins import StandIns
+from labkit.checks.working_modules import working_modules
 from labkit.clusters import Script, kinds
 from labkit.command_line.commands import CommandError, require_file
 from labkit.course.phase4_production.image_classification.given import command as image_classification
 from labkit.course.phase4_production.llm_13b.given import command as llm_13b
+from labkit.course.training_run.options import RunRefused
 from labkit.launch.deepspeed_file import require_deepspeed_file
 from labkit.launch.programs import Program
+from labkit.text_files import UnreadableText, read_text
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,10 @@ class _Command:
     """The command of an exercise."""
 
     parser: Callable[[], argparse.ArgumentParser]
+    require_options: Callable[[argparse.Namespace], None]
+    """Raises `RunRefused` for options that do not go together."""
+    require_files: Callable[[argparse.Namespace], None]
+    """The same for data and folders of this machine."""
     source: str
     """Program that runs it."""
 
@@ -41,12 +50,16 @@ class _Command:
 PROGRAMS: Mapping[str, _Command] = {
     "image_classification": _Command(
         image_classification.parser,
-        "from labkit.exercises import image_classification\n\nimage_classification.main()\n",
+        image_classification.require_options,
+        image_classification.require_files,
+        "from labkit import exercises\n\nexercises.image_classification.main()\n",
     ),
     "llm_13b": _Command(
         llm_13b.parser,
-        "from labkit.course.phase4_production.llm_13b.given import command\n"
-        "from labkit.exercises import llm_13b\n\ncommand.main(llm_13b)\n",
+        llm_13b.require_options,
+        llm_13b.require_files,
+        "from labkit import exercises\nfrom labkit.course.phase4_production.llm_13b.given import command\n\n"
+        "command.main(exercises.llm_13b)\n",
     ),
 }
 """Exercises with a command."""
@@ -66,7 +79,7 @@ _OTHER_NAMES = {
 _OTHER_VALUES = {("precision", "fp32"): "no"}
 """Values that differ, too: a bare `no` means False in YAML."""
 
-_OF_SHELL = ("config", "module", "save", "force", "print_command", "dry_run", "detach", "array")
+_OF_SHELL = ("version", "config", "module", "save", "force", "print_command", "dry_run", "detach", "array")
 """Options of `labkit launch` that a file does not take."""
 
 
@@ -96,6 +109,37 @@ class Configuration:
         script = Script((self.exercise, *self.arguments, *arguments), os.getcwd())
         return Program(PROGRAMS[self.exercise].source, f"{self.exercise} by labkit launch", script)
 
+    def saved_program(self, name: str, arguments: Sequence[str]) -> tuple[Program, StandIns]:
+        """Return a program that holds its modules, so that it needs labkit alone, and whose modules they are.
+
+        name: of the file that it will be. arguments: see `program`.
+        """
+        chosen = self.modules()
+        head = f'"""{self.exercise}, saved by labkit launch: {" ".join(chosen.notes)}\n\n'
+        head += f'It needs torch and labkit. Options: python {Path(name).name} --help\n"""\n'
+        head += "\nfrom labkit import exercises\n"
+        script = Script((name, *self.arguments, *arguments), os.getcwd(), os.path.abspath(name))
+        source = f"{head}\nexercises.install({{\n{_literal(chosen.modules)}}})\n\n{PROGRAMS[self.exercise].source}"
+        return Program(source, name, script), chosen
+
+    def modules(self) -> StandIns:
+        """Return the modules that it trains with, and a note that says whose they are."""
+        return working_modules(catalogue.find(self.exercise), purpose="trains")
+
+    def require(self, arguments: Sequence[str], is_here: bool) -> None:
+        """Refuse options that the program would refuse on its ranks. Raises `CommandError`, or exits with status 2.
+
+        arguments: come after those of the file. is_here: whether the ranks run on this machine.
+        """
+        command = PROGRAMS[self.exercise]
+        options = command.parser().parse_args([*self.arguments, *arguments])
+        try:
+            command.require_options(options)
+            if is_here:
+                command.require_files(options)
+        except RunRefused as error:
+            raise CommandError(f"{self.exercise}: {error}") from None
+
 
 def read(file: Path, launch_parser: argparse.ArgumentParser) -> Configuration:
     """Read and check a file. Raises `CommandError`, which names the line, for what does not fit."""
@@ -111,8 +155,8 @@ class _Reader:
 
     def read(self, launch_parser: argparse.ArgumentParser) -> Configuration:
         try:
-            root = yaml.compose(self._file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        except (yaml.MarkedYAMLError, UnicodeDecodeError) as error:
+            root = yaml.compose(read_text(self._file), Loader=yaml.SafeLoader)
+        except (yaml.MarkedYAMLError, UnreadableText) as error:
             mark = getattr(error, "problem_mark", None)
             at = f", line {mark.line + 1}" if mark else ""
             raise CommandError(f"{self._file}{at}: {getattr(error, 'problem', error)}") from None
@@ -219,6 +263,14 @@ class _Reader:
 
     def _refuse(self, node: yaml.Node, why: str) -> None:
         raise CommandError(f"{self._file}, line {node.start_mark.line + 1}: {why}")
+
+
+def _literal(modules: Mapping[str, str]) -> str:
+    """Texts by name as entries of a Python dictionary, with lines of their own."""
+    lines = []
+    for name, text in modules.items():
+        lines += [f"{name!r}: (", *map(ascii, text.splitlines(keepends=True)), "),"]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _similar(key: str, known: Collection[str]) -> str:

@@ -9,18 +9,19 @@ from pathlib import Path
 
 from labkit.command_line.commands import CommandError, require_file
 from labkit.course.phase3_multi_node.zero.given.deepspeed_config import require_deepspeed_config
+from labkit.text_files import UnreadableText, read_text
 
 
 def require_deepspeed_file(file: Path) -> None:
     """Raise `CommandError` for what DeepSpeed would ignore or refuse in every case; it validates the rest on ranks."""
     require_file(file)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         require_deepspeed_config(json.loads(text))
     except json.JSONDecodeError as error:
         raise CommandError(f"{file}, line {error.lineno}: this is not JSON: {error.msg}") from None
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{file}: this is not text: {error}") from None
+    except UnreadableText as error:
+        raise CommandError(f"{file}: {error}") from None
     except ValueError as error:
         # the message quotes keys from the outermost to the innermost, then the value
         line = _line_of(text, re.findall(r"'([^']*)'", str(error)))

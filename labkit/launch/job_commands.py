@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -40,14 +41,17 @@ class JobState:
     """Description: `failed, exit status 1`."""
 
 
-def jobs(prune: bool) -> int:
-    """Print the user's jobs, or with `prune` forget those that have ended."""
+def jobs(prune: bool, as_json: bool) -> int:
+    """Print the user's jobs, as a table or as JSON, or with `prune` forget those that have ended."""
     known = all_jobs()
     if prune:
         ended = [job for job in known if _state_or_damage(job).phase == "ended"]
         for job in ended:
             job.forget()
         print(f"{len(ended)} jobs that have ended are forgotten; {len(known) - len(ended)} are left")
+        return 0
+    if as_json:
+        print(json.dumps([_plain(job) for job in known], indent=2))
         return 0
     if not known:
         print("no jobs: labkit launch --detach starts one")
@@ -67,6 +71,20 @@ def jobs(prune: bool) -> int:
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     Console(highlight=False, markup=False, width=width).print(table)
     return 0
+
+
+def _plain(job: DetachedJob) -> dict[str, Any]:
+    """A job for `--json`. What a damaged record would say is null; `state` then says what is wrong with it."""
+    found = _state_or_damage(job)
+    try:
+        record = job.record
+    except DamagedJob:
+        record = {}
+    facts = {name: record.get(name) for name in ("cluster", "host", "directory", "launched", "command")}
+    return {
+        "name": job.name, "phase": found.phase, "state": found.text, "exit_status": job.exit_status, **facts,
+        "batch_id": job.batch_id or None, "output": str(job.output),
+    }  # fmt: skip
 
 
 def logs(name: str, follow: bool) -> int:
@@ -199,6 +217,7 @@ def _batch_cluster(job: DetachedJob) -> type[BatchCluster]:
 
     name = job.record["cluster"]
     kind = kinds.registered().get(name)
-    if kind is None or not issubclass(kind.cluster, BatchCluster):
+    cluster = None if kind is None else kind.cluster()
+    if cluster is None or not issubclass(cluster, BatchCluster):
         raise InvalidJob(f"this lab knows no {name} cluster with batch jobs")
-    return kind.cluster
+    return cluster

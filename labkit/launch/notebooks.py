@@ -9,13 +9,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labkit import catalogue, exercise_cells
 from labkit.clusters import Script
 from labkit.command_line.commands import CommandError, require_file
-from labkit.exercise_cells import ExerciseCell
+from labkit.exercise_cells import CellBelowMagic, ExerciseCell
 from labkit.launch.programs import Program
 
 _OF_NOTEBOOK = {"-o": 1, "--output": 1, "--save": 1, "--force": 0, "--print-command": 0}
@@ -49,9 +50,9 @@ def programs(notebook: Path, arguments: Sequence[str]) -> tuple[list[NotebookPro
     """
     cells = [cell for cell in _cells(notebook) if cell.source.strip()]
     script = Script((str(notebook), *arguments), os.path.dirname(os.path.realpath(notebook)))
-    if any(cell.magic == "%%torchrun" for cell in cells):
+    if any(cell.torchrun for cell in cells):
         cells_as_programs = list(_torchrun_cells(notebook, cells, script))
-        others = sum(cell.magic != "%%torchrun" and not cell.module for cell in cells)
+        others = sum(not cell.torchrun and not cell.module for cell in cells)
         return cells_as_programs, f"{others} cells of {notebook} that are not for ranks are left out" if others else ""
     parts = [(cell, _python(cell)) for cell in cells]
     texts = [f"# cell {cell.number} of {notebook.name}\n{text}\n" for cell, text in parts if text is not None]
@@ -72,24 +73,21 @@ class _Cell:
 
     @property
     def magic(self) -> str:
-        """The cell's magic, `%%torchrun`; empty if it has none."""
+        """The cell's first magic; empty if it has none."""
         first = self.source.split(maxsplit=1)[0]
         return first if first.startswith("%%") else ""
 
-    @property
+    @cached_property
     def module(self) -> ExerciseCell | None:
         """The exercise that the cell defines."""
         module = exercise_cells.read(self.source)
         return module if module and module.exercise and not module.refused else None
 
-    @property
-    def words(self) -> list[str]:
-        """The words after the magic."""
-        return shlex.split(self.source.split("\n")[0], comments=True)[1:]
-
-    @property
-    def body(self) -> str:
-        return self.source.partition("\n")[2]
+    @cached_property
+    def torchrun(self) -> CellBelowMagic | None:
+        """The program for ranks, also below `%%time`; not below `%%timeit`, which runs it several times."""
+        program = exercise_cells.find_magic(self.source, "%%torchrun")
+        return program if program and not program.refused else None
 
 
 def _cells(notebook: Path) -> Iterator[_Cell]:
@@ -109,12 +107,13 @@ def _torchrun_cells(notebook: Path, cells: Sequence[_Cell], script: Script) -> I
     for cell in cells:
         if cell.module:
             modules[catalogue.find(cell.module.exercise).name] = cell.module.module
-        elif cell.magic == "%%torchrun":
-            program = Program(cell.body, f"{notebook.name} cell {cell.number}", script, first_line=2)
+        elif cell.torchrun:
+            first_line = 1 + len(cell.torchrun.above)
+            program = Program(cell.torchrun.body, f"{notebook.name} cell {cell.number}", script, first_line=first_line)
             yield NotebookProgram(
                 program,
                 title=f"cell {cell.number} of {notebook}",
-                options=_for_shell(cell.words),
+                options=_for_shell(shlex.split(cell.torchrun.words, comments=True)),
                 modules=dict(modules),
                 may_fail="raises-exception" in cell.tags,
             )

@@ -6,11 +6,13 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from labkit.clusters import Cluster, launch_options
 from labkit.clusters import kinds as cluster_kinds
-from labkit.clusters.cluster import DryRunCluster
+from labkit.command_line.parser import CommandParser
 
+_BEFORE_KIND = "--cluster "
 _ELSEWHERE = "use this with torchrun itself: --print-command shows its command"
 _REFUSED = {
     ("--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--master-addr", "--node-rank", "--local-addr"): (
@@ -35,15 +37,22 @@ _REFUSED = {
 """torchrun's options that mean nothing here, and why."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """Return the parser of the options before `--`."""
-    made = argparse.ArgumentParser(
-        prog="labkit launch",
-        usage="labkit launch [options] FILE.py|NOTEBOOK.ipynb|-m MODULE|--config FILE.yaml [-- ARGUMENTS...]",
-        description="Run a program on every rank of a cluster, as torchrun does. Lines that ranks print are shown as "
-        "[rank] line, equal lines once. Exit status: 0 if all ranks succeed, 1 if one fails, 130 after Ctrl-C.",
-        allow_abbrev=False,
+    made = CommandParser(prog="labkit launch")
+    add_arguments(made)
+    return made
+
+
+def add_arguments(made: CommandParser) -> None:
+    """Add the options before `--`."""
+    made.usage = "labkit launch [options] FILE.py|NOTEBOOK.ipynb|-m MODULE|--config FILE.yaml [-- ARGUMENTS...]"
+    made.description = (
+        "Run a program on every rank of a cluster, as torchrun does. Lines that ranks print are shown as [rank] line, "
+        "equal lines once. Exit status: 0 if all ranks succeed, 1 if one fails, 130 after Ctrl-C."
     )
+    made.allow_abbrev = False
+    made.set_defaults(passed_on=[])  # `parse` refuses unknown options
     add = made.add_argument
     add(
         "file",
@@ -58,10 +67,10 @@ def parser() -> argparse.ArgumentParser:
     launch_options.add_options(add, "program", _REFUSED, _c10d)
     add("--detach", action="store_true",
         help="start the program and return: labkit jobs, labkit logs and labkit stop find it again")  # fmt: skip
-    add("--array", metavar="INDEXES", help="with --detach, on slurm: one job for each index, 0-3 or 0-99%%4; "
+    add("--array", metavar="INDEXES", help="start one job for each index, with --detach on slurm: 0-3 or 0-99%%4; "
         "%%a in the program's arguments is the index")  # fmt: skip
     add("--dry-run", action="store_true",
-        help=f"{', '.join(cluster_kinds.with_ability(DryRunCluster))}: show what would be submitted")  # fmt: skip
+        help="show what would be submitted to the cluster, and submit nothing")  # fmt: skip
     add("--save", type=Path, metavar="run.sh|job.sbatch|job.yaml",
         help="write a script, or a job for sbatch or kubectl, that runs the program without the lab")  # fmt: skip
     add("--force", action="store_true", help="--save may overwrite a file")
@@ -72,7 +81,6 @@ def parser() -> argparse.ArgumentParser:
         if option.name not in taken:
             named = dataclasses.replace(option, flag=f"--{option.name}") if option.is_positional else option
             cluster_kinds.add_option(group.add_argument, named, takers if len(takers) < len(known) else ())
-    return made
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -85,7 +93,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     options, unknown = made.parse_known_intermixed_args([_dashed(word) for word in own])
     if unknown:
         kind = "option" if unknown[0].startswith("-") else "argument"
-        made.error(f"unknown {kind} {unknown[0]}; words for the program go after --")
+        made.error(f"unknown {kind} {unknown[0]}{made.suggestion(unknown[0])}; words for the program go after --")
     if sum(given is not None for given in (options.file, options.module, options.config)) != 1:
         made.error("give either a FILE, or -m MODULE, or --config FILE")
     if options.array is not None and not options.detach:
@@ -98,6 +106,18 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def cluster(options: argparse.Namespace) -> Cluster:
     """Make the cluster that the options name. Raises `InvalidJob` if they do not fit."""
+    name, given = _chosen(options)
+    return cluster_kinds.make(name, given, _BEFORE_KIND)
+
+
+def require_fit(options: argparse.Namespace) -> None:
+    """Raise `InvalidJob` for a kind of cluster that does not exist or does not take an option. Imports no torch."""
+    name, given = _chosen(options)
+    cluster_kinds.require_fit(name, given, _BEFORE_KIND)
+
+
+def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The kind of cluster, and the values of its options."""
     known = cluster_kinds.options()
     given = {name: value for name, value in vars(options).items() if name in known and value is not None}
     given.pop("timeout", None)  # the job has it
@@ -111,7 +131,7 @@ def cluster(options: argparse.Namespace) -> Cluster:
         given["nproc_per_node"] = 1  # torchrun's default
     if isinstance(options.nproc_per_node, str) and kind is not None and not kind.counts_ranks:
         del given["nproc_per_node"]  # the cluster itself counts its GPUs, or says that it cannot
-    return cluster_kinds.make(name, given, "--cluster ")
+    return name, given
 
 
 def _dashed(word: str) -> str:

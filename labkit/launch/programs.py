@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import sys
@@ -10,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from labkit.clusters import Job, Script
@@ -43,6 +44,21 @@ def require_syntax(job: Job) -> None:
         raise ProgramSyntaxError("".join(traceback.format_exception_only(error)).rstrip()) from None
 
 
+def named(options: argparse.Namespace) -> Program:
+    """Return the program that the options of `labkit launch` name, a file or a module; see `from_file`."""
+    if options.module is not None:
+        return from_module(options.module, options.arguments)
+    return from_file(Path(options.file), options.arguments)
+
+
+def require(options: argparse.Namespace) -> None:
+    """Raise `CommandError` if the options name a file or a module that cannot be read."""
+    if options.config is not None or (options.file or "").endswith(".ipynb"):
+        require_file(Path(options.config or options.file))
+    else:
+        named(options)
+
+
 def from_file(file: Path, arguments: Sequence[str]) -> Program:
     """Return the program in `file`. Raises `CommandError` if it cannot be read."""
     require_file(file)
@@ -72,12 +88,11 @@ def _find(name: str) -> ModuleSpec | None:
     """Find a module without importing the packages that it is in."""
     places: list[str] | None = [os.getcwd(), *sys.path]
     spec: ModuleSpec | None = None
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        if places is None:
+    for depth, part in enumerate(name.split(".")):
+        if places is None or not part:
             return None
-        part = ".".join(parts[:end])
-        spec = importlib.machinery.PathFinder.find_spec(part, places) or _find_installed(part, end == 1)
+        # by its last part alone: the folders of a namespace package in a package are computed from the imported parent
+        spec = PathFinder.find_spec(part, places) or (_find_installed(part) if depth == 0 else None)
         if spec is None:
             return None
         locations = spec.submodule_search_locations
@@ -85,9 +100,9 @@ def _find(name: str) -> ModuleSpec | None:
     return spec
 
 
-def _find_installed(name: str, is_outermost: bool) -> ModuleSpec | None:
-    """Find a package that an editable installation brings."""
-    return importlib.util.find_spec(name) if is_outermost else None
+def _find_installed(package: str) -> ModuleSpec | None:
+    """Find an outermost package that an editable installation brings."""
+    return importlib.util.find_spec(package)
 
 
 def _text(path: str) -> str:

@@ -12,28 +12,44 @@ from labkit.clusters.torchrun_command import TorchrunCommand, exercises_used
 from labkit.launch.programs import Program
 
 
-def save(path: Path, program: Program, command: TorchrunCommand, cluster: Cluster, force: bool) -> None:
-    """Write `path`, whose suffix selects the format. Raises `InvalidJob` if it cannot be written."""
+def save(
+    path: Path,
+    program: Program,
+    command: TorchrunCommand,
+    cluster: Cluster,
+    force: bool,
+    program_file: Path | None = None,
+) -> list[Path]:
+    """Write `path`, whose suffix selects the format; return what was written. Raises `InvalidJob` if it cannot be.
+
+    program_file: file of the program, if it is to be written, too; a manifest contains it.
+    """
+    texts: dict[Path, str] = {}
     if path.suffix == ".sbatch":
         if not isinstance(cluster, SrunCluster):
             raise InvalidJob(f"--save {path}: a job for sbatch needs --cluster slurm and its options")
-        text = sbatch_script(command, cluster)
+        texts[path] = sbatch_script(command, cluster)
     elif path.suffix in (".yaml", ".yml"):
         if not isinstance(cluster, ManifestCluster):
             raise InvalidJob(f"--save {path}: a manifest for kubectl needs --cluster kubernetes and its options")
-        text = manifest(program, command, cluster)
+        texts[path] = manifest(program, command, cluster)
     elif path.suffix == ".sh":
-        text = shell_script(command, cluster)
+        texts[path] = shell_script(command, cluster)
     else:
         raise InvalidJob(f"--save {path}: the name must end in .sh, .sbatch or .yaml")
-    if path.exists() and not force:
-        raise InvalidJob(f"{path} exists; --force overwrites it")
-    try:
-        path.write_text(text)
-        if path.suffix == ".sh":
-            path.chmod(0o755)
-    except OSError as error:
-        raise InvalidJob(f"{path} cannot be written: {error.strerror}") from None
+    if program_file is not None and path.suffix not in (".yaml", ".yml"):
+        texts[program_file] = program.source
+    for file in texts:
+        if file.exists() and not force:
+            raise InvalidJob(f"{file} exists; --force overwrites it")
+    for file, text in texts.items():
+        try:
+            file.write_text(text)
+            if file.suffix == ".sh":
+                file.chmod(0o755)
+        except OSError as error:
+            raise InvalidJob(f"{file} cannot be written: {error.strerror}") from None
+    return list(texts)
 
 
 def shell_script(command: TorchrunCommand, cluster: Cluster) -> str:

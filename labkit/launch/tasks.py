@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import catalogue
-from labkit.checks.working_modules import working_modules
+from labkit.checks.working_modules import all_modules, program_modules, show
 from labkit.clusters import Job, Script, launch_options
 from labkit.launch import configuration, notebooks, programs
 from labkit.launch.options import parse, parser
@@ -20,6 +19,9 @@ from labkit.launch.programs import Program
 
 _FIELDS = ("source", "filename", "first_line", "modules", "nnodes", "nproc_per_node", "min_nnodes", "max_restarts",
            "timeout", "hang_timeout", "on_hang", "environment")  # fmt: skip
+
+_OF_THIS_MACHINE = ("local", "virtual")
+"""Kinds of clusters whose ranks see this machine's files."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,10 @@ def tasks(options: argparse.Namespace, words: Sequence[str]) -> list[Task]:
         return [_configured(options.config, words)]
     if options.module is None and options.file.endswith(".ipynb"):
         return _notebook(options, words)
-    return [_task(program(options), words)]
-
-
-def program(options: argparse.Namespace) -> Program:
-    """Return the program that the options name, a file or a module."""
-    if options.module is not None:
-        return programs.from_module(options.module, options.arguments)
-    return programs.from_file(Path(options.file), options.arguments)
+    program = programs.named(options)
+    chosen = program_modules(program.source)
+    show(chosen)
+    return [_task(program, words, chosen.modules)]
 
 
 def configured(file: Path, words: Sequence[str]) -> tuple[configuration.Configuration, list[str]]:
@@ -98,10 +96,13 @@ def configured(file: Path, words: Sequence[str]) -> tuple[configuration.Configur
 
 def _configured(file: Path, words: Sequence[str]) -> Task:
     contents, all_words = configured(file, words)
-    chosen = working_modules(catalogue.find(contents.exercise), "trains")
-    for note in chosen.notes:
-        print(f"note: {note}", file=sys.stderr)
-    return _task(contents.program(parse(all_words).arguments), all_words, chosen.modules)
+    options = parse(all_words)
+    # any index of an array will do: only the jobs know theirs
+    arguments = [word.replace("%a", "0") for word in options.arguments] if options.array else options.arguments
+    contents.require(arguments, (options.cluster or "local") in _OF_THIS_MACHINE)
+    chosen = contents.modules()
+    show(chosen)
+    return _task(contents.program(options.arguments), all_words, chosen.modules)
 
 
 def _notebook(options: argparse.Namespace, words: Sequence[str]) -> list[Task]:
@@ -109,9 +110,11 @@ def _notebook(options: argparse.Namespace, words: Sequence[str]) -> list[Task]:
     cell_programs, note = notebooks.programs(Path(options.file), options.arguments)
     if note:
         print(f"note: {note}", file=sys.stderr)
+    own = {name: text for item in cell_programs for name, text in item.modules.items()}
+    show(program_modules(*(item.program.source for item in cell_programs), own=own))
     return [
         dataclasses.replace(
-            _task(item.program, [*item.options, *words], item.modules),
+            _task(item.program, [*item.options, *words], {**all_modules(), **item.modules}),
             title=item.title if len(cell_programs) > 1 else "",
             may_fail=item.may_fail,
         )
@@ -119,14 +122,14 @@ def _notebook(options: argparse.Namespace, words: Sequence[str]) -> list[Task]:
     ]
 
 
-def _task(chosen: Program, words: Sequence[str], modules: Mapping[str, str] | None = None) -> Task:
-    """A program as a task; `modules` replace those of the workspace."""
+def _task(chosen: Program, words: Sequence[str], modules: Mapping[str, str]) -> Task:
+    """A program as a task; modules: of exercises."""
     job = Job(
         source=chosen.source,
         filename=chosen.filename,
         first_line=chosen.first_line,
         script=chosen.script,
-        modules={**catalogue.current_modules(), **(modules or {})},
+        modules=modules,
         **launch_options.job_options(parse(words)),
     )
     return Task(job, words)

@@ -8,7 +8,7 @@ import re
 
 from labkit.linux.libc import checked, libc
 
-NO_SETUID, NO_DEVICES, NO_PROGRAMS, BIND, RECURSIVE, PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
+NO_SETUID, NO_DEVICES, NO_PROGRAMS, REMOUNT, BIND, RECURSIVE, PRIVATE = 0x2, 0x4, 0x8, 0x20, 0x1000, 0x4000, 0x40000
 """Flags of `mount`."""
 _ESCAPED = re.compile(r"\\(\d{3})")
 """Escaped blank in mountinfo."""
@@ -36,10 +36,19 @@ def mount_over(folder: str, source: str, kind: str, flags: int, options: str = "
         os.close(descriptor)
 
 
+def kinds() -> dict[str, str]:
+    """Return the kind of the file system at each mount point that this process sees: `{"/tmp": "tmpfs"}`."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        lines = [line.partition(" - ") for line in file]
+    return {
+        _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), before.split()[4]): after.split()[0]
+        for before, _, after in lines
+    }
+
+
 def mount_points() -> list[str]:
     """Return all mount points that this process sees, sorted."""
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        return sorted(_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in file)
+    return sorted(kinds())
 
 
 def _mounted_below(folder: str) -> list[str]:

@@ -52,7 +52,7 @@ def magics(choice: Choice) -> list[Magic]:
     cell.option("--hang-timeout", type=seconds_or_off, default=Job.hang_timeout, metavar="S",
                 help="report a hang after S seconds without progress; 0 or off: never")  # fmt: skip
     cell.option("--on-hang", choices=("stop", "wait"), default=Job.on_hang,
-                help="on a hang: interrupt, with a table of who waits for whom, or show it and wait")  # fmt: skip
+                help="on a hang: interrupt, with a table of who waits for which rank, or only show it")  # fmt: skip
     cell.option("--push", type=_names, metavar="NAMES", help="notebook variables to set on the ranks before the cell")
     cell.option("--pull", type=_names, metavar="NAMES", help="rank variables to fetch after the cell, as lists")
     line = Magic(

@@ -15,7 +15,7 @@ from labkit.plots.picture import Picture
 from labkit.units import size
 
 MOST_TICKS = 10
-"""Maximum number of x values that all get a tick."""
+"""Maximum number of x values with a tick of their own."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,29 @@ def curves(
         axes.axhline(mark, color="black", linestyle=(0, (7, 3)), linewidth=1)
         across = axes.get_yaxis_transform()
         axes.text(0.01, mark, "your prediction", fontsize=9, verticalalignment="bottom", transform=across)
-    points = sorted({value for curve in series for value in curve.x})
-    if len(points) > MOST_TICKS:  # a formula may be drawn through many
-        points = sorted({value for curve in series if curve.clock != "formula" for value in curve.x})
-    if 0 < len(points) <= MOST_TICKS:
+    points = _ticks(series, logarithmic="x" in log)
+    if points:
         axes.set_xticks(points, [size(p) if nbytes else f"{p:g}" for p in points])
         axes.minorticks_off()
     if "y" not in log:
         axes.set_ylim(bottom=0)
     picture.legend(handles=legend(series, labels), loc="outside right upper", frameon=False, fontsize=9)
     return picture
+
+
+def _ticks(series: Sequence[Curve], logarithmic: bool) -> list[float]:
+    """Return the x values that get a tick, or none, where matplotlib chooses them.
+
+    They are all points, or, where a formula is drawn through many, those of the other curves. If these end before the
+    formula does, they are each second or third point of all, so that the whole axis has ticks.
+    """
+    drawn = sorted({value for curve in series for value in curve.x})
+    points = sorted({value for curve in series if curve.clock != "formula" for value in curve.x})
+    if len(drawn) <= MOST_TICKS:
+        return drawn
+    if points and (points[0], points[-1]) == (drawn[0], drawn[-1]):
+        return points if len(points) <= MOST_TICKS else []
+    return drawn[:: -(-len(drawn) // MOST_TICKS)] if logarithmic else []
 
 
 def labels_of(series: Sequence[Curve]) -> list[str]:

@@ -1,7 +1,7 @@
 """Figures as on a dark page: the same drawing, in the colours of `palette.DARK_PAGE`.
 
-Colours are replaced where they are drawn, so a figure has no second version and nothing of it can be forgotten. Images,
-such as heat maps, keep their colours.
+Colours are replaced where they are drawn, so a figure has no second version and nothing of it can be forgotten. Of
+images, heat maps of bytes have their dark colours (`labkit.plots.heat`); others keep theirs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,23 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 
-from labkit.plots import palette
+from labkit.plots import heat, palette
 
-_REPLACED = {light.lower(): to_rgb(dark) for light, dark in palette.DARK_PAGE.items()}
-_FACES = {"draw_path": [2], "draw_markers": [4], "draw_path_collection": [5, 6], "draw_text": []}
+_HEAT = {
+    heat.ON_LARGE: heat.ON_SMALL,
+    heat.ON_SMALL: heat.ON_LARGE,
+    **{to_hex(heat.LIGHT(number)): to_hex(heat.DARK(number)) for number in range(heat.LIGHT.N)},
+}
+_REPLACED = {light.lower(): to_rgb(dark) for light, dark in (palette.DARK_PAGE | _HEAT).items()}
+_FACES = {
+    "draw_path": [2],
+    "draw_markers": [4],
+    "draw_path_collection": [5, 6],
+    "draw_quad_mesh": [6, 8],
+    "draw_text": [],
+}
 """Methods of matplotlib's renderer, with the places of colours in their arguments after the graphics context."""
+_IMAGES = ("draw_image",)
 
 
 class DarkCanvas(FigureCanvasAgg):
@@ -32,6 +44,8 @@ class DarkCanvas(FigureCanvasAgg):
             renderer = RendererAgg(*wanted)  # type: ignore[no-untyped-call]  # matplotlib does not annotate it
             for name, faces in _FACES.items():
                 setattr(renderer, name, _dark_drawing(renderer, getattr(renderer, name), faces))
+            for name in _IMAGES:
+                setattr(renderer, name, _dark_image(getattr(renderer, name)))
             self._made_for, self.renderer = wanted, renderer
         return self.renderer
 
@@ -43,6 +57,13 @@ def _dark_drawing(renderer: Any, draw: Callable[..., None], faces: list[int]) ->
         context.set_foreground(_dark(gc.get_rgb()), isRGBA=True)
         replaced = [_dark(value) if place in faces else value for place, value in enumerate(args)]
         draw(context, *replaced, **kwargs)
+
+    return dark_draw
+
+
+def _dark_image(draw: Callable[..., None]) -> Callable[..., None]:
+    def dark_draw(gc: Any, x: float, y: float, image: Any) -> None:
+        draw(gc, x, y, heat.on_a_dark_page(image))
 
     return dark_draw
 

@@ -55,7 +55,7 @@ class Picture(Figure):
 
         sharper: pixels in the file per pixel on the page.
         """
-        light, dark = (self._drawn(canvas, sharper) for canvas in (FigureCanvasAgg, DarkCanvas))
+        light, dark = self._drawn_twice(sharper)
         return _encoded(light, "webp"), _encoded(dark, "webp")
 
     @property
@@ -67,15 +67,25 @@ class Picture(Figure):
     def mimebundle(self) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
         """Return data and metadata in the form of Jupyter's messages."""
         width, height = self.size
+        light, dark = self._drawn_twice()
         data = {
-            "text/html": _html(self.alt, self.size, *self.themed()),
-            "image/png": base64.b64encode(self.png()).decode(),
+            "text/html": _html(self.alt, self.size, _encoded(light, "webp"), _encoded(dark, "webp")),
+            "image/png": base64.b64encode(_encoded(light, "png")).decode(),
             "text/plain": f"<{self.alt.split('. ')[0]}>",
         }
         return data, {"image/png": {"alt": self.alt, "width": width, "height": height}}
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
         return self.mimebundle()
+
+    def _drawn_twice(self, sharper: float = SHARPER) -> tuple[Image.Image, Image.Image]:
+        """The drawing for light and for dark pages: it is laid out once, which takes as long as drawing it."""
+        light, layout = self._drawn(FigureCanvasAgg, sharper), self.get_layout_engine()
+        self.set_layout_engine("none")
+        try:
+            return light, self._drawn(DarkCanvas, sharper)
+        finally:
+            self.set_layout_engine(layout)
 
     def _drawn(self, canvas: type[FigureCanvasAgg], sharper: float = SHARPER) -> Image.Image:
         self.set_dpi(_PIXELS_PER_INCH * sharper)

@@ -8,13 +8,13 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from labkit.command_line.parser import CommandParser
 from labkit.hardware import GPU, GPUS, LINKS, PRESETS, Link, Topology, topology
 from labkit.hardware.files import is_file
 from labkit.hardware.settings import parse, with_settings
@@ -24,7 +24,7 @@ from labkit.predict.describe import Description, model
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction
-from labkit.predict.running import goodput, run, scaling_over
+from labkit.predict.running import fastest_microbatches, goodput, run, scaling_over
 from labkit.predict.search import search
 from labkit.predict.spread import COVERAGE
 from labkit.predict.step import predict
@@ -43,9 +43,12 @@ PLAN = {name: hint for name, hint in get_type_hints(Plan).items() if name in {fi
 """Fields of a plan with their types: each has an option of its name."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="labkit predict", description=__doc__)
-    parser.add_argument("--model", required=True, help="gpt-13b, llama3-8b, resnet50, vit-l16, mlp-784x256x10, ...")
+def add_arguments(parser: CommandParser) -> None:
+    """Add the options."""
+    parser.description = __doc__
+    parser.add_argument(
+        "--model", required=True, help="the model: gpt-13b, llama3-8b, resnet50, vit-l16, mlp-784x256x10, ..."
+    )
     parser.add_argument(
         "--cluster",
         required=True,
@@ -68,20 +71,24 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(flag, type=float if hint is float else int, metavar="N", help=meaning)
     parser.add_argument(
         "--scale", metavar="FROM..TO",
-        help="efficiency from FROM to TO GPUs by doubling, data parallelism growing: 1..256; --batch is the first's",
+        help="efficiency from FROM to TO GPUs by doubling, data parallelism growing: 1..256; --batch is the first's; "
+        "the microbatch is the fastest that fits unless --microbatch is given",
     )  # fmt: skip
     kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--weak", action="store_true", help="with --scale: the batch grows with the GPUs (default)")
-    kept.add_argument("--strong", action="store_true", help="with --scale: the batch stays, each GPU's share shrinks")
+    kept.add_argument("--weak", action="store_true", help="let the batch grow with the GPUs, with --scale (default)")
+    kept.add_argument(
+        "--strong", action="store_true", help="keep the batch, so that each GPU's share shrinks, with --scale"
+    )
     parser.add_argument(
         "--report", type=Path, action="append", default=[], metavar="FILE",
-        help="with --scale: write the table there, as .md, .html or .json; or its picture, as .png; repeatable",
+        help="write the table of --scale there, as .md, .html or .json; or its picture, as .png; repeatable",
     )  # fmt: skip
-    parser.add_argument("--samples", type=float, help="of an epoch: adds hours, and dollars with --price")
+    parser.add_argument("--samples", type=float, help="samples of an epoch: adds hours, and dollars with --price")
     parser.add_argument("--price", type=float, help="dollars of one GPU and hour")
-    parser.add_argument("--explain", action="store_true", help="each term's formula and source")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the prediction there")
-    return parser
+    parser.add_argument("--explain", action="store_true", help="show each term's formula and source")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the prediction there; -: print it and nothing else"
+    )
 
 
 def _meanings() -> dict[str, str]:
@@ -101,12 +108,11 @@ def _meanings() -> dict[str, str]:
     return meanings
 
 
-def main(arguments: Sequence[str], draw: scale_report.Draw) -> int:
+def main(options: argparse.Namespace, draw: scale_report.Draw) -> int:
     """Print the table and write the JSON; `draw` makes the picture of a scaling study.
 
     Raises ValueError for unknown names and contradictory options.
     """
-    options = _parser().parse_args(arguments)
     if options.price is not None and options.samples is None:
         raise ValueError("--price needs --samples: dollars are of an epoch")
     if options.scale:
@@ -116,6 +122,9 @@ def main(arguments: Sequence[str], draw: scale_report.Draw) -> int:
             raise ValueError(f"--{name} needs --scale, such as --scale 1..256")
     prediction, out_of = _predicted(options)
     whole = None if options.samples is None else run(prediction, options.samples, options.price or 0.0)
+    if options.json == Path("-"):
+        print(json.dumps(prediction.to_plain(), indent=2))
+        return 0
     if options.json:
         try:
             options.json.write_text(json.dumps(prediction.to_plain(), indent=2) + "\n")
@@ -152,10 +161,14 @@ def _scaled(options: argparse.Namespace, draw: scale_report.Draw) -> int:
     if "data" in given:
         raise ValueError("--data follows from --scale: all GPUs that are added are for data parallelism")
     plan = Plan(batch=options.batch, **given, data=max(1, clusters[0].world_size // sides))
-    points = scaling_over(described, plan, clusters, weak=not options.strong)
+    weak, microbatches, chosen = not options.strong, None, ""
+    if "microbatch" not in given:
+        microbatches = fastest_microbatches(described, plan, clusters, weak=weak)
+        chosen = ", the fastest microbatch that fits"
+    points = scaling_over(described, plan, clusters, weak=weak, microbatches=microbatches)
     made = scale_report.Report(
         f"{described.name} on {clusters[0].world_size} to {clusters[-1].world_size} {names(clusters[-1])}, "
-        f"{'strong' if options.strong else 'weak'} scaling",
+        f"{'weak' if weak else 'strong'} scaling, {plan.precision}{chosen}",
         tuple(points), options.samples, options.price,
     )  # fmt: skip
     for file in options.report:
@@ -172,6 +185,7 @@ def _heading(prediction: Prediction, out_of: str) -> str:
         links += f", {cluster.inter_node.name} between nodes"
     chunks = f" in {plan.chunks} chunks" if plan.chunks > 1 else ""
     chunks += ", a layer fewer at both ends" if plan.balance == "ends" else ""
+    sharded = f" over {plan.sharded_over} of {plan.shared_by} ranks" if plan.zero_ranks else ""
     precision: str = plan.precision
     without = [gpu.name for gpu in cluster.kinds if gpu.name.split("-")[0] in WITHOUT_BF16]
     if precision == "bf16" and without:
@@ -181,7 +195,7 @@ def _heading(prediction: Prediction, out_of: str) -> str:
     lines = [
         f"{prediction.model.name} on {plan.ranks} {names(cluster)} ({links})",
         f"data {plan.data}, tensor {plan.tensor}, pipeline {plan.pipeline}{chunks}, context {plan.context}, "
-        f"ZeRO {plan.zero}",
+        f"ZeRO {plan.zero}{sharded}",
         f"batch {plan.batch} in microbatches of {plan.microbatch}, recompute {_recomputed(plan)}",
         precision,
         *_sources(cluster),
@@ -248,9 +262,8 @@ def _ranges(prediction: Prediction) -> str:
 
 def _rates(prediction: Prediction) -> str:
     unit, good = "tokens" if prediction.model.units_per_sample > 1 else "samples", goodput(prediction)
-    shares = f"MFU {prediction.mfu():.1%} (model FLOPs), HFU {prediction.mfu('hardware'):.1%}"
     return (
-        f"{prediction.tokens_per_second:,.0f} {unit}/s, {shares}\n"
+        f"{prediction.tokens_per_second:,.0f} {unit}/s\n{prediction.utilization}\n"
         f"goodput {good.share:.1%}, with a checkpoint every {_long(good.checkpoint_every_seconds / 3600)}"
     )
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from labkit.hardware import Topology
+from labkit.predict.costs.compressing import COMPRESSORS
 from labkit.predict.costs.memory import FRAGMENTATION, Memory, layer_bytes, logit_bytes, memory
 from labkit.predict.costs.placing import memory_gb, stage_gpus
 from labkit.predict.costs.schedules import in_flight, weights_waiting
+from labkit.predict.costs.state_bytes import state_bytes
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
@@ -42,16 +44,19 @@ FSDP = "Zhao et al. 2023, section 3"
 def held(model: Description, plan: Plan, stage: Memory) -> list[MemoryTerm]:
     """The nonzero terms of `stage`, largest first; their sum is `stage.total`."""
     count, n = f"{stage.parameter_count:.4g} parameters", plan.sharded_over
-    full = plan.value_bytes == 4 or plan.zero == 3
+    each = state_bytes(plan)
+    copied = " and an fp32 copy" if each.optimizer > 8 else ""
     shards = f" / {n} ranks" if n > 1 else ""
     scattered = {0: "", 1: "", 2: shards, 3: shards}[plan.zero]
-    gradient = f"{4 if plan.zero == 3 else plan.gradient_bytes} bytes"
+    gradient = f"{each.gradients} bytes"
     if plan.gradient_copies and plan.shared_by > 1 and plan.zero < 2:
         gradient = f"({gradient[0]} + {plan.value_bytes} in DDP's buckets) bytes"
+    if plan.compression in COMPRESSORS and COMPRESSORS[plan.compression].residual:
+        gradient += f", and as residual {plan.gradient_bytes} bytes"
     formulas = {
-        "parameters": (f"{count} x {4 if full else 2} bytes{shards if plan.zero == 3 else ''}", ZERO),
+        "parameters": (f"{count} x {each.parameters} bytes{shards if plan.zero == 3 else ''}", ZERO),
         "gradients": (f"{count} x {gradient}{scattered}", ZERO),
-        "optimizer": (f"{count} x {8 if full else 12} bytes{shards}: Adam{'' if full else ' and an fp32 copy'}", ZERO),
+        "optimizer": (f"{count} x {each.optimizer} bytes{shards}: Adam{copied}", ZERO),
         "kept": ("outputs of all layers of a microbatch", COUNTED),
         "working": ("gradients of one layer's activations, at the widest, less what is freed by then", COUNTED),
         "gathered": (

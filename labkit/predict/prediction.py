@@ -96,6 +96,14 @@ class Prediction:
         return self.tflops_per_gpu(convention) / mean_tflops(self.cluster)
 
     @property
+    def utilization(self) -> str:
+        """MFU and HFU in words, for causal models also as PaLM and Megatron count."""
+        words = f"MFU {self.mfu():.1%}, HFU {self.mfu('hardware'):.1%}"
+        if self.mfu("palm") > self.mfu():
+            words += f"; with masked pairs, as PaLM counts, {self.mfu('palm'):.1%}, {self.mfu('megatron'):.1%}"
+        return words
+
+    @property
     def device_bytes(self) -> Range:
         """Bytes used on the GPU, up to what torch's allocator may keep between its blocks."""
         return self.memory.measured("device")
@@ -127,10 +135,8 @@ class Prediction:
         lines.append(f"{COVERAGE:.0%} of measured steps take {self.step_range} s")
         lines += self._layer()
         lines += fitting.lines(self.model, self.plan, self.cluster, self.stages)
-        lines.append(
-            f"MFU {self.mfu():.1%} ({CONVENTIONS['model']}), {self.tflops_per_gpu():.4g} TFLOP/s a GPU, "
-            f"HFU {self.mfu('hardware'):.1%}"
-        )
+        lines.append(self.utilization)
+        lines.append(f"{self.tflops_per_gpu():.4g} TFLOP/s a GPU: {CONVENTIONS['model']}")
         return "\n".join(lines)
 
     def _layer(self) -> list[str]:
@@ -169,6 +175,8 @@ class Prediction:
             "tokens_per_second": self.tokens_per_second,
             "mfu": self.mfu(),
             "hfu": self.mfu("hardware"),
+            "mfu_palm": self.mfu("palm"),
+            "hfu_megatron": self.mfu("megatron"),
         }
 
 

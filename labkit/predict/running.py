@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from labkit.hardware import Topology
 from labkit.predict.constants import FITTED, Constants
+from labkit.predict.costs.state_bytes import state_bytes
 from labkit.predict.describe import Description
 from labkit.predict.plan import Plan
 from labkit.predict.prediction import Prediction
@@ -86,9 +87,7 @@ def goodput(
             f"got {failures_per_gpu_hour} and {restart_seconds}"
         )
     if checkpoint_seconds is None:
-        plan = prediction.plan
-        each = 12 if plan.value_bytes == 4 or plan.zero == 3 else 14  # mixed precision: a 16-bit copy beside fp32's
-        states = prediction.model.parameters * each / prediction.cluster.nnodes
+        states = prediction.model.parameters * state_bytes(prediction.plan).saved / prediction.cluster.nnodes
         checkpoint_seconds = prediction.cluster.storage.write_seconds(states)
     if not 0 < checkpoint_seconds < math.inf:
         raise ValueError(f"checkpoint_seconds must be above 0, got {checkpoint_seconds}")
@@ -126,6 +125,8 @@ class ScalingPoint:
     """Exposed communication / computing."""
     fits: bool
     """Whether a rank's memory suffices."""
+    microbatch: int
+    """Samples per forward pass of a rank."""
 
 
 def scaling(
@@ -148,27 +149,71 @@ def scaling(
 
 
 def scaling_over(
-    model: Description, plan: Plan, clusters: Sequence[Topology], *, weak: bool, constants: Constants = FITTED
+    model: Description,
+    plan: Plan,
+    clusters: Sequence[Topology],
+    *,
+    weak: bool,
+    microbatches: Sequence[int] | None = None,
+    constants: Constants = FITTED,
 ) -> list[ScalingPoint]:
-    """Like `scaling`, from one cluster to the next, which may be parts of a node."""
+    """Like `scaling`, from one cluster to the next, which may be parts of a node.
+
+    microbatches: of each cluster; None: the plan's, or a rank's share of the batch if that is smaller.
+    """
     points: list[ScalingPoint] = []
-    for grown in clusters:
-        data, remainder = divmod(grown.world_size, plan.tensor * plan.pipeline * plan.context)
-        if remainder or not data:
-            raise ValueError(
-                f"{grown.world_size} GPUs are no multiple of tensor x pipeline x context = "
-                f"{plan.tensor * plan.pipeline * plan.context}"
-            )
-        batch = plan.batch * data // plan.data if weak else plan.batch
-        micro = plan.microbatch if weak else min(plan.microbatch, max(1, batch // data))
-        made = predict(model, replace(plan, data=data, batch=batch, microbatch=micro), grown, constants=constants)
+    for number, grown in enumerate(clusters):
+        own = _grown(plan, grown, weak)
+        if microbatches is not None:
+            own = replace(own, microbatch=microbatches[number])
+        made = predict(model, own, grown, constants=constants)
         rate = made.samples_per_second
         first = points[0] if points else None
         ideal = first.samples_per_second * grown.world_size / first.gpus if first else rate
         points.append(
             ScalingPoint(
                 grown.world_size, made.step_seconds, rate, rate / ideal, made.communication_share,
-                made.seconds("communication") / made.seconds("compute"), made.fits,
+                made.seconds("communication") / made.seconds("compute"), made.fits, own.microbatch,
             )
         )  # fmt: skip
     return points
+
+
+def fastest_microbatches(
+    model: Description, plan: Plan, clusters: Sequence[Topology], *, weak: bool, constants: Constants = FITTED
+) -> list[int]:
+    """Return the fastest microbatch that surely fits in memory, for each cluster of a scaling study.
+
+    With weak scaling one for all, that of the first cluster on which any fits, so that GPUs compute alike. Where none
+    fits it is 1. Raises ValueError if a number of GPUs does not suit the plan.
+    """
+    plans = [_grown(plan, grown, weak) for grown in clusters]
+    chosen = (_fastest_microbatch(model, own, on, constants) for own, on in zip(plans, clusters, strict=True))
+    if weak:
+        return [next((micro for micro in chosen if micro is not None), 1)] * len(clusters)
+    return [micro or 1 for micro in chosen]
+
+
+def _fastest_microbatch(model: Description, plan: Plan, cluster: Topology, constants: Constants) -> int | None:
+    share, fitting = plan.batch // plan.data, []
+    for micro in (micro for micro in range(1, share + 1) if share % micro == 0):
+        try:
+            made = predict(model, replace(plan, microbatch=micro), cluster, constants=constants)
+        except ValueError:  # its schedule does not admit so many or so few microbatches
+            continue
+        if made.surely_fits:
+            fitting.append((made.step_seconds, micro))
+    return min(fitting)[1] if fitting else None
+
+
+def _grown(plan: Plan, cluster: Topology, weak: bool) -> Plan:
+    """Return the plan on a cluster, all of whose further GPUs are for data parallelism. Raises ValueError."""
+    data, remainder = divmod(cluster.world_size, plan.tensor * plan.pipeline * plan.context)
+    if remainder or not data:
+        raise ValueError(
+            f"{cluster.world_size} GPUs are no multiple of tensor x pipeline x context = "
+            f"{plan.tensor * plan.pipeline * plan.context}"
+        )
+    batch = plan.batch * data // plan.data if weak else plan.batch
+    micro = plan.microbatch if weak else min(plan.microbatch, max(1, batch // data))
+    return replace(plan, data=data, batch=batch, microbatch=micro)

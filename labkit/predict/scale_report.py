@@ -54,16 +54,16 @@ class Report:
 
     def headings(self) -> list[str]:
         cost = [] if self.samples is None else ["epoch, h", "epoch, $" if self.price else "epoch, GPU h"]
-        return ["GPUs", "step, ms", "samples/s", "efficiency", "exposed", "ratio", *cost]
+        return ["GPUs", "microbatch", "step, ms", "samples/s", "efficiency", "exposed", "ratio", *cost]
 
     def rows(self) -> list[list[str]]:
         return [self._row(point) for point in self.points]
 
     def _row(self, point: ScalingPoint) -> list[str]:
         shown = [
-            str(point.gpus) + ("" if point.fits else " (does not fit)"), f"{1e3 * point.step_seconds:,.4g}",
-            f"{point.samples_per_second:,.4g}", f"{point.efficiency:.1%}", f"{point.communication_share:.1%}",
-            f"{point.ratio:.3f}",
+            str(point.gpus) + ("" if point.fits else " (does not fit)"), str(point.microbatch),
+            f"{1e3 * point.step_seconds:,.4g}", f"{point.samples_per_second:,.4g}", f"{point.efficiency:.1%}",
+            f"{point.communication_share:.1%}", f"{point.ratio:.3f}",
         ]  # fmt: skip
         if self.samples is not None:
             hours = self.samples / point.samples_per_second / 3600

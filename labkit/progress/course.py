@@ -11,6 +11,7 @@ from typing import Literal
 from labkit.catalogue import Exercise, all_exercises, exercises_in, find, root, roots
 from labkit.progress.place import Place, last_place
 from labkit.progress.store import Record, recorded
+from labkit.text_files import read_text
 
 State = Literal["complete", "begun", "not begun"]
 
@@ -134,7 +135,7 @@ def phase_title(phase: str) -> str:
     for folder in roots():
         guidelines = folder / "templates" / phase / "README.md"
         if guidelines.is_file():
-            return guidelines.read_text().partition("\n")[0].removeprefix("# ")
+            return read_text(guidelines).partition("\n")[0].removeprefix("# ")
     number, _, rest = phase.removeprefix("phase").partition("_")
     return f"Phase {number}: {rest.replace('_', ' ')}"
 

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from labkit.catalogue import Exercise, all_exercises
 from labkit.questions.kinds import Question
+from labkit.text_files import read_text
 
 
 class UnknownQuestion(ValueError):
@@ -51,5 +52,5 @@ def _loaded(name: str, path: Path, changed: int) -> tuple[Question, ...]:
     """Run a file of questions. Cached until it changes: `%question` looks for a name in all files."""
     module = ModuleType(f"questions of {name}")
     module.__file__ = str(path)
-    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    exec(compile(read_text(path), str(path), "exec"), module.__dict__)
     return tuple(module.QUESTIONS)

@@ -10,7 +10,7 @@ import functools
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,12 @@ from labkit.search.passages import Passage, passages_of
 
 BEGIN, END = "\x02", "\x03"
 """Marks around the matching words of an excerpt."""
+_SMALL_WORDS = frozenset((
+    *("a", "an", "the", "it", "its", "my", "i", "this", "that", "and", "or", "no", "not", "all"),
+    *("are", "be", "been", "can", "do", "does", "has", "have", "is", "was"),
+    *("at", "by", "for", "from", "in", "of", "on", "to", "with", "how", "what", "when", "where", "which", "why"),
+))  # fmt: skip
+"""Words that say nothing of a subject."""
 _NOT_GUIDES = ("index.md", "STYLE.md")
 """Pages of `docs/` that are for the site and for contributors."""
 
@@ -63,22 +69,31 @@ class Index:
         )
 
     def search(self, words: str, limit: int = 12) -> list[Hit]:
-        """Return places with all these words, the best first, one of each section; if none has all, those with some."""
+        """Return places with all these words, the best first, one of each section, then those with all words that say
+        something; if there are none, those with some of them.
+        """
         known = [word for word in words.split() if re.search(r"\w\w|\d", word)]  # an "a" is no help
         if not known:
             return []
-        phrases = ['"{}"'.format(word.replace('"', '""')) for word in known]
-        phrases[-1] += "*"
+        telling = [word for word in known if word.lower() not in _SMALL_WORDS] or known
+        found: dict[tuple[Path, str], Hit] = {}
         with self._lock:
             self._follow_files()
-            return self._matching(" AND ".join(phrases), limit) or self._matching(" OR ".join(phrases), limit)
+            for wanted, join in ((known, " AND "), (telling, " AND "), (telling, " OR ")):
+                if join == " AND " or not found:
+                    for hit in self._matching(join.join(_phrases(wanted)), " ".join(words.split()), limit):
+                        found.setdefault((hit.passage.path, hit.passage.section), hit)
+        return list(found.values())[:limit]
 
-    def _matching(self, query: str, limit: int) -> list[Hit]:
+    def _matching(self, query: str, words: str, limit: int) -> list[Hit]:
         rows = self._database.execute(
             "SELECT page, heading, text, path, place, code, snippet(passages, 2, ?, ?, '…', 24)"
             # a title says what a page is about, and a heading what its section is about; text explains, code repeats
-            " FROM passages WHERE passages MATCH ? ORDER BY bm25(passages, 2.0, 6.0, 1.0) * iif(code, 0.4, 1)",
-            (BEGIN, END, query),
+            # whoever searches for words of an error wants its cure
+            # whoever types a heading wants its section
+            " FROM passages WHERE passages MATCH ? ORDER BY lower(heading) = lower(?) DESC,"
+            " bm25(passages, 2.0, 6.0, 1.0) * iif(code, 0.4, 1) * iif(path LIKE '%troubleshooting.md', 1.3, 1)",
+            (BEGIN, END, query, words),
         )
         hits: dict[tuple[str, str], Hit] = {}
         for page, heading, text, path, place, code, excerpt in rows:
@@ -101,6 +116,12 @@ class Index:
             with suppress(OSError, ValueError, KeyError, TypeError):  # broken, or being saved: read later
                 self._database.executemany("INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", list(_rows(path)))
                 self._indexed[path] = stamps[path]
+
+
+def _phrases(words: Sequence[str]) -> list[str]:
+    """Return the words as SQLite's full-text search takes them; the last one may be the beginning of a longer one."""
+    phrases = ['"{}"'.format(word.replace('"', '""')) for word in words]
+    return [*phrases[:-1], f"{phrases[-1]}*"]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str, str, str, bool]]:

@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+from labkit import repository
 from labkit.catalogue import root
 from labkit.command_line.commands import CommandError
 
@@ -25,9 +26,9 @@ def main(output: Path, work: Path | None = None, *, fresh: bool = False) -> int:
     if not (root() / "docs" / "index.md").is_file():
         raise CommandError(f"the site is made from a course, and {root()} is none: run ./lab docs in its folder")
     if output.exists() and not output.is_dir():
-        raise CommandError(f"{output} is a file: name a folder with --output")
+        raise CommandError(f"{output} is a file: name a folder with --to")
     if output.is_dir() and any(output.iterdir()) and not (output / "searchindex.js").is_file():
-        raise CommandError(f"{output} has files that are not of a site: name another folder with --output")
+        raise CommandError(f"{output} has files that are not of a site: name another folder with --to")
     from labkit.site.staging import stage
 
     began = time.monotonic()
@@ -38,6 +39,8 @@ def main(output: Path, work: Path | None = None, *, fresh: bool = False) -> int:
         shutil.copytree(work / "html", output, ignore=shutil.ignore_patterns(".buildinfo*"))
         pages = len(list(output.rglob("*.html")))
         print(f"{pages} pages in {time.monotonic() - began:.0f} s: open {output / 'index.html'}")
+        if repository.repository() is None:
+            print("no address of the repository is set (Repository in [project.urls] of pyproject.toml): no edit links")
     return status
 
 

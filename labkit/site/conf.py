@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from labkit import repository
 from labkit.site import extension
 from labkit.site.places import HERE
 
@@ -41,6 +42,8 @@ html_theme = "furo"
 html_title = "A lab for distributed training"
 html_static_path = [str(_HERE / "static")]
 html_css_files = ["site.css"]
+html_favicon = str(_HERE / "static" / "icon.svg")
+html_baseurl = repository.site() or ""
 html_show_sphinx = False
 html_copy_source = False
 html_math_renderer = "mathml"

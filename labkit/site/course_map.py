@@ -148,7 +148,8 @@ def _arrow(places: dict[str, tuple[float, float]], earlier: str, exercise: Exerc
         start, end, low = x0 + WIDTH / 2, x1 + WIDTH / 2, y0 + HEIGHT
         bend = min(60.0, (y1 - low) / 2)
         path = f"M{start:g} {low:g}C{start:g} {low + bend:g} {end:g} {y1 - bend:g} {end:g} {y1 - 3:g}"
-    return f'<path class="{classes}" d="{path}" marker-end="url(#tip)"/>'
+    named = f"{exercise.entry.number:02} imports {find(earlier).label}"
+    return f'<path class="{classes}" d="{path}" marker-end="url(#tip)"><title>{html.escape(named)}</title></path>'
 
 
 def _highlights() -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Pages from Markdown: `docs/`, the README, the phases' guidelines.
+"""Pages from Markdown: `docs/`, how to contribute, the phases' guidelines.
 
 A picture `images/NAME.png` of the page `docs/PAGE.md`, in a paragraph of its own, becomes a live one if there is a
-recording `docs/live/PAGE/NAME.json`.
+recording `docs/live/PAGE/NAME.json`. A line `<!-- figure: NAME -->` becomes a figure of `labkit.site.figures`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from labkit.catalogue import exercises_in, root
 from labkit.site import live
+from labkit.site.figures import markup
 from labkit.site.places import COPIED, place, rewrite
 
 _PICTURE = re.compile(r"^!\[[^\]]*\]\([^)\s]*?([^/)\s]+)\.png\)$", re.MULTILINE)
@@ -24,7 +25,7 @@ def pages(linked: set[str]) -> Iterator[tuple[str, str]]:
     for path in documents():
         page = place(path)
         assert page is not None, path
-        text = rewrite((root() / path).read_text(), path, page, linked.add)
+        text = rewrite(markup.insert((root() / path).read_text(), path), path, page, linked.add)
         recordings: dict[str, str] = {}
         yield f"{page}.md", _PICTURE.sub(functools.partial(_enliven, page=page, recordings=recordings), text)
         yield from recordings.items()
@@ -44,4 +45,4 @@ def documents() -> list[str]:
     """Repository paths of all documents that have a page."""
     phases = dict.fromkeys(exercise.phase for exercise in exercises_in(root()))
     written = sorted(f"docs/{path.name}" for path in (root() / "docs").glob("*.md"))
-    return ["README.md", "CONTRIBUTING.md", *written, *(f"templates/{phase}/README.md" for phase in phases)]
+    return ["CONTRIBUTING.md", *written, *(f"templates/{phase}/README.md" for phase in phases)]

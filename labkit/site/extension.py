@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 
 from labkit.site.docstrings import restructured
 from labkit.site.glossary_links import link_terms
+from labkit.site.page_head import describe
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -22,6 +23,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-resolved", link_terms)
     app.connect("html-page-context", _accessible, priority=900)  # after the theme
     app.connect("html-page-context", _live)
+    app.connect("html-page-context", _head)
+    app.connect("html-page-context", _figures)
+    app.connect("html-page-context", _without_cells)
     app.connect("build-finished", _copy)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -63,6 +67,23 @@ def _live(app: Sphinx, page: str, template: str, context: dict[str, Any], doctre
             f'{context.get("metatags", "")}<link rel="stylesheet" href="{up}live/live.css">'
             f'<script src="{up}live/live.js"></script>'
         )
+
+
+def _head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    describe(page, doctree, context)
+
+
+def _figures(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Load style and script of figures on pages that have one."""
+    if "lab-figure" in context.get("body", ""):
+        app.add_css_file("figures.css")
+        app.add_js_file("figures.js", loading_method="defer")
+
+
+def _without_cells(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Leave out the style of notebooks' cells, a fifth of what a page loads, where there are none."""
+    if 'class="cell ' not in context.get("body", ""):
+        context["css_files"] = [file for file in context["css_files"] if "mystnb" not in str(file.filename)]
 
 
 def _copy(app: Sphinx, failure: Exception | None) -> None:

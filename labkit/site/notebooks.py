@@ -20,10 +20,13 @@ from nbformat import NotebookNode
 
 from labkit.catalogue import Exercise, exercises_in, root
 from labkit.site import live
-from labkit.site.places import COPIED, rewrite
+from labkit.site.figures import markup
+from labkit.site.places import COPIED, HERE, rewrite
 
 WITHOUT_OUTPUT = ("%%exercise", "%check", "%hint", "%solution", "from labkit import grade")
 """First words of cells whose outputs show what a solution does, or were written for the learner's own."""
+FIGURES = {"process_group": "skipped_barrier"}
+"""Figures below the first cell of an exercise's page. In JupyterLab a learner's own run takes their place."""
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 SHORTEST = 16
 """Letters of a solution's line that is masked; shorter ones occur everywhere."""
@@ -39,14 +42,38 @@ def pages(linked: set[str]) -> Iterator[tuple[str, str | bytes]]:
             scripts: dict[str, str] = {}
             sources = {cell.id: cell.source for cell in nbformat.read(exercise.notebook, as_version=4).cells}
             hidden = hidden_lines(exercise, notebook)
+            yield f"{COPIED}/{_download(exercise)}", nbformat.writes(_without_outputs(notebook))
             for cell in notebook.cells:
                 recording = _recording(exercise, cell, sources[cell.id])
                 _show(cell, exercise, pictures, linked)
                 if recording is not None and (name := _enliven(cell, exercise)):
                     scripts[f"{COPIED}/live/{name}.js"] = live.call(name, _masked(recording, hidden))
+            if exercise.short_name in FIGURES:
+                notebook.cells.insert(1, _figure(exercise, linked))
+            notebook.cells.insert(1, _to_download(exercise))
             yield f"notebooks/{exercise.notebook_name}", nbformat.writes(notebook)
             yield from pictures.items()
             yield from scripts.items()
+
+
+def _download(exercise: Exercise) -> str:
+    return f"downloads/{exercise.notebook.name}"
+
+
+def _without_outputs(notebook: NotebookNode) -> NotebookNode:
+    """As a learner begins: the widgets and pictures of outputs would be those of another run."""
+    begun: NotebookNode = nbformat.from_dict({**notebook, "cells": [dict(cell) for cell in notebook.cells]})
+    for cell in begun.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    return begun
+
+
+def _to_download(exercise: Exercise) -> NotebookNode:
+    """A cell that leads to the notebook as a file."""
+    text = f"[Download this notebook]({HERE}:../../{_download(exercise)}); with the lab, `./lab start` opens it."
+    cell: NotebookNode = nbformat.v4.new_markdown_cell(text, id="download")
+    return cell
 
 
 def source_hash(source: str) -> str:
@@ -113,6 +140,14 @@ def _enliven(cell: NotebookNode, exercise: Exercise) -> str:
             output.data["text/html"] = live.element(name, still, "../../")
             return name
     return ""
+
+
+def _figure(exercise: Exercise, linked: set[str]) -> NotebookNode:
+    """A cell with the exercise's figure."""
+    path = f"notebooks/{exercise.notebook_name}"
+    text = rewrite(markup.section(FIGURES[exercise.short_name], path), path, path.removesuffix(".ipynb"), linked.add)
+    cell: NotebookNode = nbformat.v4.new_markdown_cell(text, id="figure")
+    return cell
 
 
 def _show(cell: NotebookNode, exercise: Exercise, pictures: dict[str, bytes], linked: set[str]) -> None:

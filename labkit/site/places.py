@@ -32,7 +32,7 @@ def place(path: str) -> str | None:
     `docs/virtual.md` is `virtual`, `notebooks/phase1_data_parallel/01_process_group.ipynb` is the same without
     `.ipynb`, `labkit/trace/trace.py` is `source/labkit/trace/trace.py`; `labkit.site.sources` writes the last kind.
     """
-    named = {"README.md": "start", "CONTRIBUTING.md": "contributing", "notebooks/HOME.md": "course-map"}
+    named = {"README.md": "index", "CONTRIBUTING.md": "contributing", "notebooks/HOME.md": "course-map"}
     if path in named:
         return named[path]
     file = PurePosixPath(path)

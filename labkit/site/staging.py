@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.catalogue import root
-from labkit.site import course_map, documents, live, notebooks, reference
+from labkit.site import course_map, documents, live, notebooks, page_head, reference
 from labkit.site.places import COPIED, place
 from labkit.site.sources import source_page
 
@@ -41,6 +41,7 @@ def _files() -> Iterator[tuple[str, Content]]:
         if page is not None and page.startswith("source/"):
             yield f"{COPIED}/{page}.html", source_page(path)
     yield from reference.pages()
+    yield f"{COPIED}/{page_head.PICTURE}", (root() / "docs" / "images" / "card.png").read_bytes()
     yield f"{COPIED}/live/live.js", live.script()
     yield f"{COPIED}/live/live.css", live.style()
     for picture in sorted((root() / "docs" / "images").iterdir()):

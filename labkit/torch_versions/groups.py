@@ -227,6 +227,42 @@ def backward_pass_number() -> int:
 Work: Any = c10d_bindings.Work
 
 
+class DelegatingWork(Work):  # type: ignore[misc]  # typed as Any
+    """A `Work` that passes each call on to another one: the base of those that observe some of them."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__()
+        self._real = real
+
+    def wait(self, *timeout: Any) -> bool:
+        done: bool = self._real.wait(*timeout)
+        return done
+
+    def is_completed(self) -> bool:
+        done: bool = self._real.is_completed()
+        return done
+
+    def _source_rank(self) -> int:
+        return int(self._real._source_rank())
+
+    source_rank = _source_rank
+
+    def is_success(self) -> bool:
+        return bool(self._real.is_success())
+
+    def exception(self) -> Any:
+        return self._real.exception()
+
+    def synchronize(self) -> None:
+        self._real.synchronize()
+
+    def result(self) -> Any:
+        return self._real.result()
+
+    def get_future(self) -> Any:
+        return self._real.get_future()
+
+
 ProcessGroup: Any = dist.ProcessGroup
 AllgatherOptions = c10d_bindings.AllgatherOptions
 GlooOptions: Any = vars(dist.ProcessGroupGloo)["_Options"]

@@ -1,4 +1,4 @@
-"""Start a program on many ranks: who is who, how they meet, and the few things that every training loop needs of them.
+"""Start a program on many ranks: who is who, how they meet, and what every training loop needs of them.
 
 Each rank is a process of its own that runs the same program. torchrun starts them and gives each, in environment
 variables, its number and the address where all meet (pytorch.org/docs/stable/elastic/run.html). Together they make a
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from labkit.course.phase1_data_parallel.process_group.given import launchers
 from labkit.course.phase1_data_parallel.process_group.given.arguments import metric_value, require_process_group
 
 __all__ = [
@@ -26,12 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 _TORCHRUN = {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
-_OPEN_MPI = {
-    "rank": "OMPI_COMM_WORLD_RANK",
-    "world_size": "OMPI_COMM_WORLD_SIZE",
-    "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
-}
-"""The variable that holds each field of `DDPConfig`, under torchrun and under mpirun."""
+"""The variable that holds each field of `DDPConfig` under torchrun; `launchers` has mpirun's and srun's."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +57,20 @@ class DDPConfig:
 
     @classmethod
     def from_env(cls, **options: Any) -> DDPConfig:
-        """Read the environment variables of torchrun, RANK, WORLD_SIZE and LOCAL_RANK; under mpirun, Open MPI's.
+        """Read RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them, or what mpirun or srun sets in their place.
 
         options: other fields. Without `backend` it is nccl if each rank of this machine can have a GPU of its own, else
-        gloo. With `env://` MASTER_ADDR and MASTER_PORT must be set, too.
+        gloo. With `env://` MASTER_ADDR and MASTER_PORT must be set, too; ranks of srun can do without both.
         Raises ValueError, which names all missing variables and no others, or the one that is no number and its value.
         """
-        numbers = _OPEN_MPI if "RANK" not in os.environ and _OPEN_MPI["rank"] in os.environ else _TORCHRUN
+        numbers = launchers.variables_of(_TORCHRUN)
+        options = {**launchers.meeting_point(numbers), **options}
         meets_by_env = options.get("init_method", "env://") == "env://" and options.get("backend") != "mpi"
         address = ["MASTER_ADDR", "MASTER_PORT"] if meets_by_env else []
 
-        # TODO 1. `numbers` gives the variable that holds each field. First look which variables of `numbers` and
-        # `address` are not in os.environ, and raise one ValueError that names them all. Then make `fields`, a dict of
-        # rank, world_size and local_rank as whole numbers. Where a text is no number (int() raises ValueError), raise
-        # one that names the variable and its text.
+        # TODO 1. Find which variables of `numbers` (its keys are the fields) and `address` are not in os.environ, and
+        # raise one ValueError that names them all. Then make `fields`, a dict of rank, world_size and local_rank as
+        # whole numbers. Where int() raises ValueError, raise one that names the variable and its text.
         ### BEGIN SOLUTION
         missing = [name for name in (*numbers.values(), *address) if name not in os.environ]
         if missing:
@@ -87,8 +83,8 @@ class DDPConfig:
                 raise ValueError(f"{name} must be a whole number, got {os.environ[name]!r}") from None
         ### END SOLUTION
 
-        sizes = [os.environ[name] for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE") if name in os.environ]
-        backend = "nccl" if torch.cuda.device_count() >= int(sizes[0] if sizes else fields["world_size"]) else "gloo"
+        on_this_machine = launchers.ranks_on_machine() or fields["world_size"]
+        backend = "nccl" if torch.cuda.device_count() >= on_this_machine else "gloo"
         return cls(**{"backend": backend, **fields, **options})
 
 

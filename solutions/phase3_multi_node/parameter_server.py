@@ -1,10 +1,10 @@
 """A parameter server: some ranks keep the weights and the optimizer, the others, the workers, compute gradients.
 
 A worker pulls the weights, computes gradients on its own batch and pushes them; its clock is the number of its pushes.
-Each server has a shard of the parameters and serves one request after another (Li et al. 2014). With `sync` all workers
-take each step together, as in data parallelism. With `async` each push is a step of its own, and nobody waits (Dean et
-al. 2012). With `ssp` it is too, but no worker may be more than `staleness` clocks ahead of the slowest one (stale
-synchronous parallel, Ho et al. 2013).
+Each server has a shard of the parameters and handles one request after another, while the gradients of all workers
+that push travel at the same time (Li et al. 2014). With `sync` all workers take each step together, as in data
+parallelism. With `async` each push is a step of its own, and nobody waits (Dean et al. 2012). With `ssp` it is too, but
+no worker may be more than `staleness` clocks ahead of the slowest one (stale synchronous parallel, Ho et al. 2013).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from labkit.course.phase3_multi_node.parameter_server import given
-from labkit.course.phase3_multi_node.parameter_server.given import Kind, Piece, Request, Shard
+from labkit.course.phase3_multi_node.parameter_server.given import Arriving, Kind, Piece, Request, Shard
 
 __all__ = ["ParameterServer", "Piece", "Worker", "partition"]
 
@@ -32,9 +32,11 @@ def partition(parameters: Sequence[Tensor], num_servers: int) -> list[list[Piece
     `len(parameters) + num_servers - 1` pieces, in the parameters' order.
     """
     given.check_num_servers(num_servers)
-    # TODO 1. Lay all parameters end to end, and cut the line of bytes into `num_servers` equal parts: server s ends at
-    # byte total * (s + 1) // num_servers. Walk along the parameters: how many of an element's bytes fit before the end
-    # of the present server? The rest of the parameter goes to the next server, and perhaps to the one after it.
+    # TODO 1. Lay all parameters end to end, and cut the line of bytes into `num_servers` equal parts: the part of
+    # server s ends at byte total * (s + 1) // num_servers. Walk along the parameters. How many whole elements of this
+    # one, of `parameter.element_size()` bytes each, fit before the end of the present server's part? They are a piece,
+    # unless there are none. The rest goes to the next server, and perhaps to the one after it. A parameter may have no
+    # elements.
     ### BEGIN SOLUTION
     total = sum(parameter.nbytes for parameter in parameters)
     shards: list[list[Piece]] = [[] for _ in range(num_servers)]
@@ -87,19 +89,33 @@ class ParameterServer:
         self.samples = 0  # whose gradients are in the totals
         self.clocks = dict.fromkeys(self.messages.workers, 0)  # of the workers that have not left
 
-    def add(self, push: Request) -> None:
-        """Add a push to `totals`: its gradients times its samples; and its samples to `samples`."""
-        for total, gradient in zip(self.totals, push.gradients, strict=True):
-            total.add_(gradient, alpha=push.samples)
-        self.samples += push.samples
+    def add(self, gradients: Sequence[Tensor], samples: int) -> None:
+        """Add one push to `totals`, its gradients times its samples, and its samples to `samples`.
+
+        gradients: one flat tensor for each dtype of the shard, as `totals`; means over `samples` samples. Sums are
+        computed in the dtypes of `totals`, float32 or wider: 256 + 1 is 256 in bfloat16. A push of 0 samples adds
+        nothing, whatever its gradients are.
+        """
+        # TODO 2. Workers may have unequal numbers of samples, so the mean over all samples is not the mean of the
+        # workers' means: it is the sum of (samples x mean) over the sum of samples. Here you collect both sums, in
+        # place; `step` divides them. `total.add_(gradient, alpha=number)` adds number x gradient in the dtype of
+        # `total`. The mean over 0 samples is NaN, and 0 x NaN is NaN.
+        ### BEGIN SOLUTION
+        if samples:
+            for total, gradient in zip(self.totals, gradients, strict=True):
+                total.add_(gradient, alpha=samples)
+            self.samples += samples
+        ### END SOLUTION
 
     def step(self) -> None:
         """Take one step of the optimizer with the mean over the samples of all added pushes, and forget these.
 
-        Without any sample there is no step. Gradients have their parameters' dtypes.
+        Without any sample there is no step: with momentum even a gradient of 0 would move the weights. A server whose
+        shard is empty has no optimizer: `self.optimizer` is None.
         """
-        # TODO 2. `totals` and `samples` are what `add` has collected since the last step; `self.parameters` are the
-        # shard's, in the same order. Afterwards both must be as if nothing had been added.
+        # TODO 3. `self.totals` and `self.samples` are what `add` has collected since the last step. Write the mean into
+        # the `grad` of each of `self.parameters`, which are in the same order as `totals`; a `grad` has the dtype of
+        # its parameter. Then `self.optimizer.step()`. At the end `totals` and `samples` must be 0 again.
         ### BEGIN SOLUTION
         if self.samples and self.optimizer is not None:
             for parameter, total in zip(self.parameters, self.totals, strict=True):
@@ -112,31 +128,45 @@ class ParameterServer:
     def serve(self) -> None:
         """Serve until every worker has finished or died: first come, first served, sleeping while there is no request.
 
+        Receives are posted as soon as a push is announced, however many are posted already: the gradients of several
+        workers travel at the same time.
+
         sync: one step for each clock, when all workers have pushed it. async, ssp: one step for each push. A pull of
         clock c is answered as soon as no worker's clock is below c - staleness (sync: 0, async: infinite); pulls that
         wait are answered in the order of their arrival. A worker that has left counts no more, but its pushes do.
         """
+        arriving: dict[int, Arriving] = {}  # by worker: gradients that have been announced
         waiting: list[Request] = []  # pulls without an answer, in order of arrival
         complete: float = 0  # sync: the number of clocks whose step has been taken
-        # TODO 3. Until `self.clocks` is empty: take `self.messages.next_request()`. By its `kind`: a PULL waits; a PUSH
-        # is added, and the worker's clock is now one more than `request.clock`; with FINISH or DIED the worker leaves.
-        # Then, is a step due? And which pulls may be answered now: `self.messages.answer(pull, self.shard.buffers)`?
-        # Each kind of request may allow a step or an answer, also one that leaves.
+        # TODO 4. Until `self.clocks` is empty, take `self.messages.next_request()`. By its `kind`:
+        #   Kind.ANNOUNCE: the worker begins to push. `self.messages.receive(request)` posts receives for its gradients
+        #       and returns an `Arriving`. Keep it: its `wait()` would now hold up all other workers.
+        #   Kind.PUSH: the announced gradients have come, and `wait()` returns them. Add them, with `request.samples`.
+        #       The worker's clock is now `request.clock + 1`.
+        #   Kind.PULL: it waits for its answer.
+        #   Kind.FINISH, Kind.DIED: the worker leaves. Delete its clock.
+        # Each of them, a worker that leaves too, may make a step due, and may allow pulls to be answered. Look at the
+        # slowest worker's clock after every request; when the last worker has left, there is none. Is a step due? Then:
+        # which waiting pulls may be answered now? `self.messages.answer(pull, self.shard.buffers)` answers one.
         ### BEGIN SOLUTION
         while self.clocks:
             request = self.messages.next_request()
             match request.kind:
+                case Kind.ANNOUNCE:
+                    arriving[request.worker] = self.messages.receive(request)
+                case Kind.PUSH:
+                    self.add(arriving.pop(request.worker).wait(), request.samples)
+                    self.clocks[request.worker] = request.clock + 1
                 case Kind.PULL:
                     waiting.append(request)
-                case Kind.PUSH:
-                    self.add(request)
-                    self.clocks[request.worker] = request.clock + 1
                 case Kind.FINISH | Kind.DIED:
                     del self.clocks[request.worker]
+
             slowest = min(self.clocks.values(), default=inf)
             if self.mode != "sync" or slowest > complete:
                 self.step()
                 complete = slowest
+
             ready = [pull for pull in waiting if pull.clock - self.staleness <= slowest]
             waiting = [pull for pull in waiting if pull not in ready]
             for pull in ready:
@@ -164,10 +194,10 @@ class Worker(given.FinishingWorker):
 
         Asks all servers at once. Raises ServerStopped, which names the server, if one has stopped serving.
         """
-        # TODO 4. Here and in `push`: `self.messages.pull(server, self.clock, buffers)` begins, and returns what has a
-        # `wait()`, as does `self.messages.push(server, self.clock, samples, buffers)`. In which order do you begin and
-        # wait, so that servers work at the same time? `shard.copy_to(tensors)` and `shard.copy_from(tensors)` copy
-        # between `shard.buffers` and a list with a tensor for each parameter.
+        # TODO 5. `self.shards` has one shard for each server. `self.messages.pull(server, self.clock, shard.buffers)`
+        # asks server number `server` and returns at once. After `wait()` on what it returns, the values are in
+        # `shard.buffers`, and `shard.copy_to(self.parameters)` writes them into the parameters. All servers must work
+        # at the same time: what belongs into a first loop, and what into a second one?
         ### BEGIN SOLUTION
         works = [self.messages.pull(server, self.clock, shard.buffers) for server, shard in enumerate(self.shards)]
         for work, shard in zip(works, self.shards, strict=True):
@@ -179,15 +209,20 @@ class Worker(given.FinishingWorker):
     def push(self, samples: int = 1) -> None:
         """Send each server its part of the gradients, the parameters' `grad`; return when they have left.
 
-        samples: how many have the mean loss that the gradients belong to; 0 changes nothing but the clock. A `grad`
-        that is None counts as zeros. Raises RuntimeError without a pull before it, ServerStopped as `pull`.
+        Sends to all servers at once. samples: how many have the mean loss that the gradients belong to; 0 changes
+        nothing but the clock. A `grad` that is None counts as zeros. Raises RuntimeError without a pull before it,
+        ServerStopped as `pull`.
         """
         given.check_push(samples, self.pulled)
-        # This belongs to TODO 4, too.
+        # TODO 6. `shard.copy_from(tensors)` fills `shard.buffers` from a list with one tensor, or None, for each
+        # parameter. `self.messages.push(server, self.clock, samples, shard.buffers)` announces them to server number
+        # `server`, begins to send them, and returns at once. `wait()` on what it returns ends when they have left, and
+        # tells the server so. As in `pull`, all servers work at the same time.
         ### BEGIN SOLUTION
+        gradients = [parameter.grad for parameter in self.parameters]
         works = []
         for server, shard in enumerate(self.shards):
-            shard.copy_from([parameter.grad for parameter in self.parameters])
+            shard.copy_from(gradients)
             works.append(self.messages.push(server, self.clock, samples, shard.buffers))
         for work in works:
             work.wait()

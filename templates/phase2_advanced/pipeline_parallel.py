@@ -4,6 +4,9 @@ A schedule says which rank does what in each slot: a forward or a backward of on
 (Huang et al. 2019) does all forwards first. 1F1B (PipeDream-Flush, Narayanan et al. 2021a) begins each backward as soon
 as possible, so that fewer activations are kept. Interleaved (Narayanan et al. 2021b, section 2.2) gives each rank
 several stages, its chunks: with N ranks, chunk c of rank r is stage c * N + r.
+
+In all three a rank's backward passes begin with microbatch 0, so each gradient is the same sum in the same order, with
+the same bits. (The backwards in GPipe's paper begin with the last microbatch, as autograd does by itself.)
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed import ProcessGroup
 
+from labkit.course.phase2_advanced.activation_checkpointing.given.recomputation import random_states, set_random_states
 from labkit.course.phase2_advanced.pipeline_parallel.given import arguments
 from labkit.course.phase2_advanced.pipeline_parallel.given.messages import PipelineMessages, slots_of_rank
+from labkit.course.phase2_advanced.pipeline_parallel.given.recomputation import ForwardPass
 from labkit.course.phase2_advanced.pipeline_parallel.given.schedules import (
     Action,
     Schedule,
@@ -57,7 +62,11 @@ def split_into_stages(
 
 
 def gpipe_schedule(stages: int, microbatches: int) -> list[Action]:
-    """All forwards, then all backwards: up to `microbatches` microbatches are in flight on every rank."""
+    """All forwards, then all backwards, in both the first microbatch first, as in torch's `ScheduleGPipe`.
+
+    Up to `microbatches` microbatches are in flight on every rank. In the paper (Huang et al. 2019, figure 2c) the last
+    microbatch's backward is first, which takes as long and keeps as much.
+    """
     arguments.check_counts(stages=stages, microbatches=microbatches)
     forwards: list[Step] = [("forward", k, 0) for k in range(microbatches)]
     backwards: list[Step] = [("backward", k, 0) for k in range(microbatches)]
@@ -98,13 +107,20 @@ def _one_f_one_b(rank: int, stages: int, chunks: int, microbatches: int) -> list
 
 
 class PipelineStage:
-    """Stage `index` of `count`: `module` maps one tensor to another, both with the samples along dimension 0."""
+    """Stage `index` of `count`: `module` maps one tensor to another, both with the samples along dimension 0.
 
-    def __init__(self, module: nn.Module, index: int, count: int) -> None:
+    recompute: keep a microbatch's inputs instead of all its activations, and run the module again in its backward pass,
+    as GPipe does: m microbatches in flight hold m inputs, and the activations of the one that is in its backward pass.
+    Gradients are the same to the bit; the second run has the random numbers and the autocast of the first, and later
+    random numbers are what they would be without it. What the module changes besides, it changes twice.
+    """
+
+    def __init__(self, module: nn.Module, index: int, count: int, recompute: bool = False) -> None:
         arguments.check_index(index, count)
-        self.module, self.index, self.count = module, index, count
+        self.module, self.index, self.count, self.recompute = module, index, count, recompute
         self.is_first, self.is_last = index == 0, index == count - 1
         self._kept: dict[int, tuple[Tensor, GradientEdge | None]] = {}
+        self._to_repeat: dict[int, ForwardPass] = {}
 
     @property
     def in_flight(self) -> int:
@@ -114,11 +130,19 @@ class PipelineStage:
     def forward(self, microbatch: int, inputs: Tensor, loss_of: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the module's output, or `loss_of(output)`, detached; it requires grad if it wants a gradient back."""
         inputs = inputs.detach().requires_grad_(inputs.requires_grad)
-        output: Tensor = self.module(inputs)
-        if loss_of is not None:
-            output = loss_of(output)
+
+        def run() -> Tensor:
+            output: Tensor = self.module(inputs)
+            return output if loss_of is None else loss_of(output)
+
+        again = ForwardPass(inputs, run) if self.recompute else None
+        output = run()
         # the output's place in the graph is all that backward needs: its memory may go once it has been sent
-        self._kept[microbatch] = inputs, get_gradient_edge(output) if output.requires_grad else None
+        edge = get_gradient_edge(output) if output.requires_grad else None
+        if again is not None and edge is not None:
+            # an edge holds its graph, and the graph all activations
+            self._to_repeat[microbatch], edge = again, None
+        self._kept[microbatch] = inputs, edge
         return output.detach().requires_grad_(output.requires_grad)
 
     def backward(self, microbatch: int, gradient: Tensor | None = None) -> Tensor | None:
@@ -126,11 +150,24 @@ class PipelineStage:
 
         gradient: of what `forward` returned; None for a loss. Afterwards nothing of the microbatch is kept.
         """
+        if microbatch in self._to_repeat:
+            again = self._to_repeat.pop(microbatch)
+            self._kept[microbatch] = again.inputs, get_gradient_edge(self._repeat(again))
+
         # TODO 3. Here the chain rule continues from the next rank: `torch.autograd.backward(edge, gradient)` starts at
         # a place in the graph. `inputs` and `edge` are what `forward` kept; edge is None if nothing so far is trained.
         # YOUR CODE HERE
         raise NotImplementedError()
         return torch.zeros_like(inputs) if inputs.requires_grad and inputs.grad is None else inputs.grad
+
+    def _repeat(self, again: ForwardPass) -> Tensor:
+        """Return the output of a forward pass that runs a second time, with its graph."""
+        # TODO 4. `again.run()` computes it, with random numbers of its own: dropout would draw another mask than the
+        # first time. `set_random_states(again.random_states)` sets the generators back to where they were then, and
+        # `with again.autocast:` is a context with the autocast of then. Afterwards the generators must go on as if
+        # nothing had been drawn here: `random_states(again.devices)` returns their states.
+        # YOUR CODE HERE
+        raise NotImplementedError()
 
 
 class PipelineParallel:
@@ -163,7 +200,7 @@ class PipelineParallel:
         messages = PipelineMessages(self.stages, self.microbatches, sum(map(len, inputs)), self.group)
         samples, losses = sum(map(len, targets)), list[Tensor]()
 
-        # TODO 4. For each slot of `self.slots`: run `slot.action`, unless it is None, on `self.stages[action.chunk]`;
+        # TODO 5. For each slot of `self.slots`: run `slot.action`, unless it is None, on `self.stages[action.chunk]`;
         # then, idle or not, `messages.exchange(slot, result)`. At the end `messages.wait_for_sends()`. The `action.op`
         # "forward" takes `inputs[action.microbatch]` on the first stage, else `messages.receive_activation(action)`;
         # a backward always takes `messages.receive_gradient(action)`. The last stage gets `loss_of`: `loss_fn` with its

@@ -46,8 +46,9 @@ def estimate_memory(
 ) -> dict[str, float]:
     """Return the memory of parameters, gradients and optimizer state on each GPU, without activations and buffers.
 
-    state_bytes: of these three, for each parameter; float32 and the two moments of Adam. offload_optimizer: optimizer
-    state is in host memory, with stages 2 and 3 gradients, too; offload_params: so are parameters, with stage 3 only.
+    state_bytes: of these three, for each parameter; float32 and the two moments of Adam. In mixed precision (2, 2, 12).
+    offload_optimizer: optimizer state is in host memory, with stages 2 and 3 gradients, too; offload_params: so are
+    parameters, with stage 3 only.
     baseline_gb: in 1e9 bytes, at stage 0. zero_gb: at this stage. reduction_factor: the first over the second.
     max_parameters: as many as fit into `gpu_memory_gb`. The last two are infinite if nothing is left on the GPU.
     """

@@ -46,8 +46,9 @@ class DistributedTrainer(given.TrainerBase):
     DistributedTrainer(model, strategy="auto", mixed_precision="no", gradient_accumulation_steps=1,
     gradient_clip_val=None, activation_checkpointing=False, cpu_offload=False, compression=None, checkpoint_dir=None,
     log_dir=None, *, make_optimizer=partial(AdamW, lr=1e-3), loss_fn=F.cross_entropy, ema_decay=None, ...)
-    strategy: "ddp", "fsdp", or "auto". mixed_precision: "no", "bf16", "fp16". gradient_clip_val: norm of all gradients.
-    compression: "int8", "onebit", "powersgd", "topk", or a compressor. Raises ValueError before any communication.
+    strategy: "ddp"; "fsdp"; "hybrid", in shards of each node's ranks, or of `shard_ranks`; or "auto", one of the first
+    two. mixed_precision: "no", "bf16", "fp16". gradient_clip_val: norm of all gradients. compression: "int8", "onebit",
+    "powersgd", "topk", or a compressor. Raises ValueError before any communication.
     """
 
     choose_strategy, compressors = staticmethod(choose_strategy), gradient_compression
@@ -58,8 +59,10 @@ class DistributedTrainer(given.TrainerBase):
         """Return the model in the wrapper of exercise 11 or 15. Buffers are each rank's own: not broadcast."""
         if self.activation_checkpointing:
             given.checkpoint_blocks(model, activation_checkpointing.checkpoint)
-        # TODO 2. This one, and the next two. FSDP computes and sends in `self.dtype`; `self.cpu_offload`. With
-        # `self.compressor`, exercise 13's `compression_hook(compressor, model)`: `register_comm_hook(None, hook)`.
+        # TODO 2. This one, and the next two. FSDP computes and sends in `self.dtype`; `self.cpu_offload`. With "hybrid"
+        # `self.shard_group` has shards of a model, and `self.replica_group` is exercise 15's `hybrid`: both are None
+        # with "fsdp". With `self.compressor`, `register_comm_hook(None, hook)` of exercise 13's
+        # `compression_hook(compressor, model)`.
         # YOUR CODE HERE
         raise NotImplementedError()
 

@@ -7,6 +7,7 @@ sharded optimizer state, or a small sibling of the same layers on four processes
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from math import ceil, inf
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.exercises import (  # isort: skip  # your own
-    activation_checkpointing, autotune, checkpointing, fault_tolerance, parallel_3d, zero,
+    activation_checkpointing, autotune, checkpointing, fault_tolerance, monitoring, parallel_3d, zero,
 )  # fmt: skip
 from labkit.course.phase4_production.autotune.given import Measurement
 from labkit.course.phase4_production.llm_13b import given
@@ -106,7 +107,8 @@ def train(plan: TrainingPlan) -> Report:
     of which each data-parallel rank takes an equal part in their order. A checkpoint follows each
     `plan.checkpoint_every` steps. The end is `report.finish(trainer, plan.held_out)`.
     """
-    trainer, report = build(plan), Report()
+    trainer = build(plan)
+    report = Report.of(plan, trainer, monitoring.DistributedTrainingMonitor)
     # TODO 4. Between `report.begin_step()` and `report.end_step(step, loss)` is only `trainer.train_step(inputs,
     # targets)`: which of a window's tokens are inputs, and which targets? `trainer.optimizer.param_groups` have "lr".
     # YOUR CODE HERE
@@ -125,3 +127,7 @@ def generate(model: nn.Module, prompt: Tensor, count: int, context: int, generat
     # YOUR CODE HERE
     raise NotImplementedError()
     return tokens
+
+
+if __name__ == "__main__":
+    given.main(sys.modules[__name__])

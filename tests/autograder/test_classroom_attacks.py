@@ -20,6 +20,7 @@ from browsers import chromium
 from classroom_in_browser import Formgrader, logged_in
 from classroom_person import Person
 from foreign_page import ATTACK, POST_AND_FOLLOW, allowed, foreign_site
+from hub_api_attempts import ATTEMPTS, REQUESTS
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
 from playwright.sync_api import Browser, Page, Request, expect
@@ -71,44 +72,6 @@ def ada(hub: Hub, classroom: Classroom) -> Person:
 @pytest.fixture(scope="module")
 def instructor(hub: Hub, classroom: Classroom) -> Person:
     return person(classroom, "instructor", hub.password)
-
-
-REQUESTS = """
-import json, os
-from concurrent.futures import ThreadPoolExecutor
-
-async def ask(method, path, body):
-    from jupyterhub.httpclient import fetch
-    token = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}"}
-    url = os.environ["JUPYTERHUB_API_URL"] + path
-    return (await fetch(url, method=method, json=body, headers=token, raise_for_status=False)).status
-
-async def ask_all():
-    for method, path, body in ATTEMPTS:
-        print(method, path, json.dumps(body), "=>", await ask(method, path, body))
-
-import asyncio
-with ThreadPoolExecutor() as pool:  # the kernel's own thread runs a loop already
-    pool.submit(lambda: asyncio.run(ask_all())).result()
-"""
-
-ATTEMPTS = (
-    ("GET", "/users", {}),
-    ("POST", "/users", {"usernames": ["mallory"], "admin": True}),
-    ("PATCH", "/users/ada", {"admin": True}),
-    ("DELETE", "/users/grace", {}),
-    ("POST", "/users/grace/server", {}),
-    ("DELETE", "/users/grace/server", {}),
-    ("GET", "/users/grace/tokens", {}),
-    ("POST", "/users/grace/tokens", {}),
-    ("POST", "/users/ada/tokens", {"scopes": ["admin:users"]}),
-    ("POST", "/users/ada/tokens", {"roles": ["instructor"]}),
-    ("POST", "/groups/instructors/users", {"users": ["ada"]}),
-    ("POST", "/shares/ada/", {"user": "grace", "scopes": ["access:servers!server=ada/"]}),
-    ("GET", "/services", {}),
-    ("GET", "/proxy", {}),
-    ("POST", "/shutdown", {}),
-)
 
 
 def environments(hub: Hub) -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -16,8 +16,9 @@ from autograder.classroom.challenges.leaderboard import Judgement, Leaderboard, 
 from autograder.classroom.challenges.look_alikes import look_alike
 from autograder.classroom.grading_queue import Done, GradingQueue
 from autograder.intake.limits import EntryRefused
+from autograder.sandbox import Sandbox
 from labkit.challenges import sending
-from labkit.challenges.challenge import Outcome
+from labkit.challenges.challenge import Outcome, find
 from labkit.trace import Event, Kind, Trace
 
 
@@ -83,7 +84,7 @@ def test_a_hostile_folder_is_refused_with_the_reason(tmp_path: Path) -> None:
         pipe: "name.txt was not read: it is not a regular file",
         nameless: "it has no name.txt",
         markup: "a name in the standings has letters, digits",
-        binary: "entry.py is not UTF-8 text",
+        binary: "entry.py: line 1 is not UTF-8 text",
     }.items():
         with pytest.raises(EntryRefused, match=reason):
             received(folder, [], [])
@@ -171,10 +172,35 @@ def test_a_withdrawal_comes_through_the_queue_and_waits_for_no_tries(
     (withdrawal,) = queue.waiting(today)
     grader = EntryGrader(leaderboard, [], ["goodput"])
     queue.finish(withdrawal, grader.grade(withdrawal))
+    assert leaderboard.final.is_withdrawn("goodput", "ada", 1.0), "also if the challenge is over"
     assert names(leaderboard.standings("goodput")) == ["bound"]
     (waited,) = queue.waiting("2026-12-02")
     done = grader.grade(waited)
     assert (done.judged, done.problem) == (False, "you have withdrawn it")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Sandbox().available, reason="needs namespaces, for the sandbox")
+def test_what_an_entry_has_told_of_hidden_instances_is_worth_nothing_when_the_challenge_is_over(tmp_path: Path) -> None:
+    """The best entry of each author is judged on instances of another seed: grace's fails there, so ada leads."""
+    leaderboard, race = Leaderboard(tmp_path), find("goodput").load()
+    leaderboard.keep_bounds("goodput", dict(race.bounds(leaderboard.seed())))
+    made_for_them = "class Policy:\n    def decide(self, state):\n        raise RuntimeError('another storm')\n"
+    texts = {"ada": course_entries("goodput")["torchrun"].read_text(), "grace": made_for_them}
+    for author, value in (("ada", 36_000.0), ("grace", 21_000.0)):
+        outcomes = [Outcome(instance, value) for instance in leaderboard.bounds("goodput")]
+        at = "2026-12-01T10:00:00+00:00"
+        leaderboard.keep("goodput", f"{author}+1", author, author.upper(), texts[author], Judgement(outcomes), at)
+    assert names(leaderboard.standings("goodput")) == ["bound", "GRACE", "ADA"]
+    over, final = EntryGrader(leaderboard, [], [], ["goodput"]), leaderboard.final
+    assert over.grade_unsent() and over.grade_unsent() and not over.grade_unsent(), "each once"
+    assert final.seed() != leaderboard.seed()
+    assert final.bounds("goodput") == race.bounds(final.seed())
+    bound, ada = final.standings("goodput")
+    assert ada.row.name == "ADA" and ada.row.values != dict.fromkeys(ada.row.values, 36_000.0)
+    assert bound.row.score < ada.row.score
+    (failed,) = (result for result in final.results("goodput") if result.author == "grace")
+    assert "another storm" in failed.fault
 
 
 def test_a_trace_is_found_by_an_id_that_does_not_say_whose_it_is(tmp_path: Path) -> None:

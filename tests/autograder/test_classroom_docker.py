@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from classroom_person import FOUR_RANKS, Person
+from hub_api_attempts import ATTEMPTS, OPTIONS, TRIES, api_answers, seen_in
 from looks_from_a_server import LOOKS
 from small_classroom import small_classroom
 from standin_docker import StandInDocker
@@ -48,8 +49,21 @@ def test_a_learner_works_in_a_container(tmp_path: Path, engine: StandInDocker, m
     classroom.environment["DOCKER_HOST"] = engine.url
     assert kind.missing(sites.load(classroom.site)) == []
     with classroom.running():
+        grace = Person(classroom.address, "grace")
+        assert grace.get("/hub/home").ok
+        asked = grace.send("POST", "/hub", "/api/users/grace/server", image="evil:1")
+        assert asked.status_code == 400 and "image" in asked.json()["message"], asked.text
         ada = Person(classroom.address, "ada")
+        assert ada.get("/hub/home").ok
+        assert ada.send("POST", "/hub", "/api/users/ada/server", **OPTIONS).status_code in (201, 202)
         ada.start_server()
+        statuses = api_answers(ada)
+        assert len(statuses) == len(ATTEMPTS) and set(statuses.values()) <= {"400", "403", "404", "405"}, statuses
+        seen = seen_in(ada.run(TRIES))
+        assert seen.pop("secrets in the environment") == "['JPY_API_TOKEN', 'JUPYTERHUB_API_TOKEN']"
+        assert seen.pop("another's home") == "[]"
+        assert [seen.pop(name) for name in ("CapEff", "CapBnd", "NoNewPrivs")] == ["0", "0", "1"]
+        assert set(seen.values()) <= {"FileNotFoundError", "PermissionError", "NotADirectoryError"}, seen
         said = ada.run(LOOKS + MORE_LOOKS.replace("OUTSIDE", repr(str(classroom.folder))))
         found = dict(line.split(" => ", 1) for line in said.splitlines() if " => " in line)
         assert found["name"] == "ada /home/lab /home/lab", said
@@ -67,6 +81,12 @@ def test_a_learner_works_in_a_container(tmp_path: Path, engine: StandInDocker, m
     host = made["HostConfig"]
     assert host["Memory"] == host["MemorySwap"] == int(1.5 * 2**30) and host["PidsLimit"] == 1024
     assert host["CpuQuota"] == 4 * host["CpuPeriod"] and host["CapDrop"] == ["ALL"] and host["ReadonlyRootfs"]
+    assert not host.get("Privileged") and host["SecurityOpt"] == ["no-new-privileges"]
+    assert {bind.split(":")[1] for bind in host["Binds"]} == {
+        *("/home/lab", "/etc/passwd", "/etc/group"),
+        *(f"/exchange/small-course/{part}" for part in ("outbound", "inbound", "feedback")),
+    }
+    assert made["Image"] == "lab-notebooks:1" and not any("LEFT=" in variable for variable in made["Env"])
     assert host["PortBindings"] == {"8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}]}
 
 

@@ -399,7 +399,7 @@ def test_a_killed_service_loses_nothing_and_marks_come_back_with_feedback(
         grade.manual_score = 1
         gradebook.db.commit()
     queued = queue.status("grace", f"{datetime.now(UTC).date()}")[0]
-    facts = assignment_facts(waits, queued, reader.returned_pages("grace"))
+    facts = assignment_facts(waits, queued, reader.returned_pages("grace"), {})
     assert (facts["waiting"], facts["place"], facts["tries_left"]) == ("It is being judged now.", 1, 4), facts
     received = datetime.fromtimestamp(newer.stat().st_ctime, UTC).isoformat(timespec="seconds")
     assert facts["handed_in"] == received, "not the time in its name"

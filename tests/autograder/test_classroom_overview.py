@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 from autograder.classroom.cached_reads import CachedReads
@@ -15,6 +16,7 @@ from autograder.classroom.overview.attempts import (
     wrong_answers,
 )
 from autograder.classroom.overview.judged import JudgedExercise, read_verdicts
+from autograder.classroom.overview.pace import Pace, paces
 from autograder.verdict import Verdict
 from autograder.verdicts.store import GradingTask, StoredVerdict, VerdictStore
 from labkit.checks import Report
@@ -55,6 +57,39 @@ def test_wrong_answers_are_grouped_by_the_checks_that_the_last_attempt_loses() -
         WrongAnswer("p/x", ("a", "b"), ("grace", "ada")),
         WrongAnswer("p/x", ("a",), ("alan",)),
     ]
+
+
+def test_the_pace_of_a_class_says_how_long_it_takes_and_where_people_stop() -> None:
+    attempts = {
+        ("ada", "p/x"): [attempt(1, "a"), attempt(2, "a"), attempt(5), attempt(6, "a")],
+        ("alan", "p/x"): [attempt(3)],
+        ("emmy", "p/x"): [attempt(1, "a"), attempt(4, "a")],
+        ("grace", "p/x"): [attempt(1, "a")],
+        ("grace", "p/y"): [attempt(2, "b")],
+        ("hedy", "p/x"): [],
+    }
+    found = paces(attempts, datetime(2026, 12, 12, 10, tzinfo=UTC))
+    # ada's later loss does not undo that it was complete; grace has gone on to another exercise, and stopped there
+    assert found == {
+        "p/x": Pace("p/x", tried=4, complete=2, attempts=2, days=2, stopped=("emmy",)),
+        "p/y": Pace("p/y", tried=1, complete=0, attempts=0, days=0, stopped=("grace",)),
+    }
+    assert paces(attempts, datetime(2026, 12, 11, 9, tzinfo=UTC))["p/x"].stopped == (), "a week has not passed"
+
+
+def test_learners_see_figures_of_others_only_where_they_are_several() -> None:
+    four = {(f"learner{number}", "p/x"): [attempt(1, "a"), attempt(2)] for number in range(4)}
+    five = four | {("grace", "p/x"): [attempt(1)]}
+    now = datetime(2026, 12, 12, tzinfo=UTC)
+    assert not paces(four, now)["p/x"].is_shown_to_learners
+    assert paces(five, now)["p/x"].is_shown_to_learners and paces(five, now)["p/x"].attempts == 2
+
+
+def test_attempts_without_a_time_count() -> None:
+    unknown = Attempt("", attempt(1).judged)
+    assert paces({("ada", "p/x"): [unknown]}, datetime(2026, 12, 12, tzinfo=UTC)) == {
+        "p/x": Pace("p/x", 1, 1, 1, 0, ())
+    }
 
 
 def test_stored_verdicts_are_read_without_the_judge(tmp_path: Path) -> None:

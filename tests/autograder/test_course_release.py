@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -264,3 +266,71 @@ def test_one_notebook_is_released_anew_beside_the_others(course: Course, lab: Pa
     with Gradebook(CourseDirectory(config=course.config).db_url) as gradebook:
         assert sorted(notebook.name for notebook in gradebook.find_assignment(PHASE).notebooks) == [FIRST, SECOND]
     assert marks(course)["ada", FIRST] == 2.0
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder on another file system than temporary folders."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def graded_then_changed(course: Course, lab: Path) -> None:
+    hand_in(course, "ada", FIRST, TWO_OF_THREE)
+    course.autograde(PHASE)
+    put(lab, SECOND)
+
+
+@pytest.mark.parametrize("link", ["release", f"release/{PHASE}"])
+def test_a_release_behind_a_link_to_another_file_system_is_made_there(
+    course: Course, lab: Path, elsewhere: Path, link: str
+) -> None:
+    place = course.folder / link
+    assert place.stat().st_dev != elsewhere.stat().st_dev
+    shutil.move(place, elsewhere / place.name)
+    place.symlink_to(elsewhere / place.name)
+    graded_then_changed(course, lab)
+    course.release(PHASE)
+    assert place.is_symlink() and course.notebooks(PHASE) == [FIRST, SECOND]
+    assert marks(course) == {("ada", FIRST): 2.0}
+    assert {path.name for path in (elsewhere, *elsewhere.rglob("*"))}.isdisjoint({".release"}), "nothing is left over"
+    assert not (course.folder / ".release").exists()
+
+
+def test_a_release_whose_link_leads_nowhere_is_refused(course: Course, lab: Path, elsewhere: Path) -> None:
+    shutil.rmtree(course.folder / "release")
+    (course.folder / "release").symlink_to(elsewhere / "not mounted")
+    before = rows(course)
+    with pytest.raises(
+        CourseFailed, match=r"release leads to .*not mounted, which is not there: mount that, or remove"
+    ):
+        course.release(PHASE)
+    assert rows(course) == before and not (elsewhere / "not mounted").exists()
+
+
+@pytest.mark.parametrize(
+    ("mount", "reason"),
+    [
+        (
+            "mount -t tmpfs none {0} && cp {0}.kept/* {0}",
+            "is a mount point, which cannot be replaced in one step: mount",
+        ),
+        ("mount --bind {0} {0}", "cannot be replaced in one step (Device or resource busy): move it away"),
+    ],
+    ids=["another file system", "the same"],
+)
+def test_a_release_on_a_mount_point_is_refused_and_stays(course: Course, lab: Path, mount: str, reason: str) -> None:
+    released = course.folder / "release" / PHASE
+    graded_then_changed(course, lab)
+    shutil.copytree(released, released.with_name(f"{PHASE}.kept"))
+    before = files(course.folder), rows(course)
+    command = f"{sys.executable} -m nbgrader generate_assignment {PHASE} --force"
+    script = f"{mount.format(released)} && {{ {command}; code=$?; ls {released}; exit $code; }}"
+    environment = {**os.environ, "LABKIT_COURSE": str(course.folder)}
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], cwd=CONFIG_FILE.parent, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and reason in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.stdout.split() == [f"{FIRST}.ipynb"]
+    assert (files(course.folder), rows(course)) == before

@@ -14,8 +14,8 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder import instructors_input
 from autograder.course_folder import CONFIG_FILE, Course
-from autograder.text_files import UnreadableText, decoded
 from autograder.times import InvalidTime, utc_time
+from labkit.text_files import UnreadableText, decoded
 
 NOON = datetime(2027, 3, 1, 12)
 

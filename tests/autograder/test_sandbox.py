@@ -207,7 +207,7 @@ print(json.dumps(report))
 
 
 def as_somebody(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Open two sandboxes with the bubblewrap of requirements.lock, as an unprivileged user, and spy in each."""
+    """Open two sandboxes with the bubblewrap of requirements/, as an unprivileged user, and spy in each."""
     setpriv = shutil.which("setpriv")
     assert setpriv is not None
     # that user may read Python and the lab, which lie in root's home on some machines

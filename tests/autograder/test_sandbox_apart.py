@@ -202,7 +202,7 @@ import ctypes, json, os, sys
 from autograder.sandbox.inside import apart, seccomp
 from autograder.sandbox.inside.order import Order
 
-limits = dict(processes=9, data_bytes=1 << 30, file_bytes=1, scratch_bytes=1 << 20, cpu_seconds=9)
+limits = dict(processes=9, data_bytes=1 << 30, file_bytes=1, scratch_bytes=1 << 20, scratch_files=9, cpu_seconds=9)
 ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
 seccomp.install(seccomp.for_this_machine(seccomp.filter_program))  # no namespaces for this process
 problem = apart.keep_ranks_apart(Order(home=sys.argv[1], uid=None, **limits))

@@ -11,6 +11,7 @@ from waiting import BROKEN_SECONDS, wait_until
 
 from autograder.sandbox import Sandbox, SandboxInstance, Usage
 from autograder.sandbox.cgroups import Cgroup, find
+from autograder.sandbox.runner import Bubblewrap
 from labkit.clusters import Job, OnOutput, Run
 from labkit.clusters.forkserver.client import ForkServerDied
 from labkit.clusters.local import local
@@ -85,6 +86,65 @@ def test_no_kind_of_memory_is_overlooked(cgroups: bool, lets_go: Path) -> None:
             run = cluster.run(job, on_output=look_while_held(instance, lets_go, seen))
             assert run.ok, run.ranks[0].error
             assert seen[0].memory_peak_bytes > 300 << 20, where
+
+
+class InItsOwnBubblewrap(Bubblewrap):
+    """Each sandbox has a bubblewrap of its own, as where namespaces cannot be nested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nests = False
+
+
+CLEAR = """
+import os
+for folder in ("/tmp", "/dev/shm", "/home/learner"):
+    for entry in os.scandir(folder):
+        if entry.is_file():
+            os.unlink(entry)
+"""
+MANY = """
+import itertools, os
+for number in itertools.count():
+    os.close(os.open(f"{FOLDER}/{number}", os.O_CREAT))
+"""
+MUCH = """
+with open(f"{FOLDER}/much", "wb", buffering=0) as file:
+    while True:
+        file.write(bytes(1 << 20))
+"""
+SAVES = "import torch\ntorch.save(torch.ones(6 << 20), f'{FOLDER}/much')"
+TOO_LARGE = "open(f'{FOLDER}/large', 'wb', buffering=0).truncate(18 << 20)"
+FULL = {
+    MANY: "the 3,000 files and folders that it may hold are there",
+    MUCH: "the 16 MiB that it may hold are there",
+    SAVES: "the 16 MiB that it may hold are there",
+    TOO_LARGE: "a file may hold 17 MiB",
+}
+
+
+@pytest.mark.parametrize(("runner", "apart"), [(Bubblewrap, True), (Bubblewrap, False), (InItsOwnBubblewrap, False)])
+def test_files_are_limited_in_bytes_and_number_and_an_error_says_which(
+    runner: type[Bubblewrap], apart: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = {"scratch_bytes": 16 << 20, "scratch_files": 3000, "file_bytes": 17 << 20}
+    with Sandbox(**limits, runner=runner, apart=apart).open() as instance:
+        # an ordinary user's own bubblewrap may not limit them, and the log says so
+        numbered = "Only memory limits" not in caplog.text
+        assert numbered or (runner is InItsOwnBubblewrap and os.getuid() != 0)
+        made = virtual(nproc_per_node=1, ranks="processes", forkserver=instance.forkserver)
+        for cluster in (local(1, forkserver=instance.forkserver), made):
+            for program, words in FULL.items():
+                if program == MANY and not numbered:
+                    continue
+                folders = ("/tmp", "/dev/shm", "/home/learner") if program in (MANY, MUCH) else ("/dev/shm",)
+                for folder in folders:
+                    source = f"FOLDER = {folder!r}\n{CLEAR}{program}"
+                    run = cluster.run(Job(source=source, timeout=BROKEN_SECONDS))
+                    error = run.ranks[0].error
+                    assert error is not None and f"{words})" in error.message, (folder, run.diagnosis())
+                    if program == MANY or (program == MUCH and not apart):
+                        assert f"({folder} is full: " in error.message
 
 
 @pytest.mark.parametrize("cgroups", COUNTING)

@@ -64,7 +64,12 @@ def test_progress_names_what_is_measured_and_the_file_has_it(folder: Path) -> No
     found = lines(folder / "scaling.jsonl")
     assert [(one["origin"], one["world_size"]) for one in found] == [(of, n) for n in (1, 2) for of in origins]
     for one in found:
-        assert (one["kind"], one["strategy"], one["batch_size"], one["model"]) == ("measurement", "ddp", 4, MODEL)
+        assert (one["kind"], one["strategy"], one["batch_size"], one["model"]) == (
+            "measurement",
+            "ddp",
+            4,
+            f"{MODEL}, fp32",
+        )
         assert one["cluster"] == ("this machine, CPU" if one["origin"] == "real" else "dgx-a100")
         assert len(one["step_seconds"]) == len(one["compute_seconds"]) == (1 if one["origin"] == "predict" else 2)
         assert one["memory_bytes"] > 0
@@ -92,6 +97,65 @@ def test_all_reports_have_the_figures_of_the_file(folder: Path) -> None:
     assert page.count("<img") == 2  # one for each cluster: this machine, dgx-a100
     # no other file is needed
     assert not re.findall(r"<script|<link|@import|(?:src|href)=[\"'](?!data:)|url\((?!data:)", page)
+
+
+def test_overheads_with_compression_and_hierarchy_and_bandwidths_have_columns(tmp_path: Path) -> None:
+    """Two nodes of 8 virtual GPUs: the row of plain DDP has the overheads of its variants."""
+    file, strategies = tmp_path / "scaling.jsonl", ["ddp", "ddp+compression", "ddp+hierarchy"]
+    reports = [word for kind in ("json", "csv") for word in ("--report", f"{tmp_path}/report.{kind}")]
+    asked = ["--real", "none", "--gpus", "1", "16", "--strategies", *strategies, "--model", "mlp-512x512x512x10"]
+    status, output = bench(file, *asked, *reports)
+    assert status == 0, output
+    found = {(one["origin"], one["strategy"], one["world_size"]): one for one in lines(file)}
+    # nothing to compress or to divide on one GPU; formulas know neither
+    assert sorted(found) == sorted(
+        [(origin, "ddp", gpus) for origin in ("virtual", "predict") for gpus in (1, 16)]
+        + [("virtual", strategy, 16) for strategy in strategies[1:]]
+    )
+    shares = {
+        strategy: 1 - median(one["compute_seconds"]) / median(one["step_seconds"])
+        for (origin, strategy, gpus), one in found.items()
+        if (origin, gpus) == ("virtual", 16)
+    }
+    assert len(set(shares.values())) == 3 and all(0 < share < 1 for share in shares.values())
+    points = {
+        (row["origin"], row["strategy"], row["gpus"]): row
+        for row in json.loads((tmp_path / "report.json").read_text())["points"]
+    }
+    row = points["virtual", "ddp", 16]
+    assert row["overhead"] == pytest.approx(shares["ddp"]) and row["utilization"] == pytest.approx(1 - shares["ddp"])
+    assert row["overhead_with_compression"] == pytest.approx(shares["ddp+compression"])
+    assert row["overhead_with_hierarchy"] == pytest.approx(shares["ddp+hierarchy"])
+    # 8 cards of 25 GB/s leave a node; NVLink has 300
+    names = [f"{name}_gb_per_s" for name in ("all_reduce", "all_gather", "reduce_scatter")]
+    assert all(10 < row[name] < 300 for name in names), row
+    assert {points["virtual", "ddp", 1][name] for name in (*names, "overhead_with_hierarchy")} == {None}
+    assert {points["predict", "ddp", 16][name] for name in names} == {None}
+    of_csv = {
+        (one["origin"], one["strategy"], one["gpus"]): one for one in csv.DictReader((tmp_path / "report.csv").open())
+    }
+    assert of_csv["virtual", "ddp", "1"]["all_reduce_gb_per_s"] == ""
+    assert float(of_csv["virtual", "ddp", "16"]["all_reduce_gb_per_s"]) == row["all_reduce_gb_per_s"]
+    titles, *table = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith("| ")]
+    (cells,) = [line for line in table if line[:3] == ["virtual", "ddp", "16"]]
+    shown = dict(zip(titles, cells, strict=True))
+    for title, name in (
+        ("overhead", "ddp"),
+        ("with compression", "ddp+compression"),
+        ("with hierarchy", "ddp+hierarchy"),
+    ):
+        assert shown[title] == f"{shares[name]:.1%}"
+    assert shown["all-reduce, GB/s"] == f"{row['all_reduce_gb_per_s']:,.3g}"
+
+
+def test_compression_is_measured_on_processes_and_a_hierarchy_needs_nodes(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "scaling.jsonl"
+    status, output = bench(file, "--real", "cpu", "--gpus", "2", "--strategies", "ddp+compression")
+    assert status == 0, output
+    assert [one["origin"] for one in lines(file)] == ["real", "virtual"]
+    assert all(one["gb_per_s"].keys() == {"all_reduce", "all_gather", "reduce_scatter"} for one in lines(file))
+    assert main(["bench", "scaling", *SMALL, "--gpus", "2", "--strategies", "ddp+hierarchy", "--to", str(file)]) == 2
+    assert "a hierarchy for several nodes" in capsys.readouterr().err
 
 
 def test_only_what_the_file_lacks_is_measured(folder: Path, tmp_path: Path) -> None:
@@ -197,7 +261,11 @@ def test_what_does_not_fit_is_named_and_the_rest_is_measured(tmp_path: Path) -> 
         ("--price 2", "--price needs --samples"),
         ("--cluster b3", "unknown kind 'b3'; there are: a100"),
         ("--model nosuch", "unknown model 'nosuch'; there are: gpt2-small"),
-        ("--model llama2-7b", "model 'llama2-7b' cannot be trained here: choose a ResNet, a GPT or an MLP"),
+        ("--model llama2-7b", "model 'llama2-7b' cannot be trained here: choose resnet50, a ViT, a GPT, an MLP"),
+        ("--model resnet101", "or a network's stand-in such as resnet101-products"),
+        ("--model gpt2-small-products", "only convolutional networks, such as resnet50, have a stand-in of products"),
+        ("--model vit-b16 --sequence 5", "vit-b16 has no sequence length to change"),
+        ("--real cpu --precision tf32", "--precision tf32 is of tensor cores: processes on a CPU compute in fp32"),
         ("--sequence 5", "has no sequence length to change"),
         ("--report a.txt", "--report a.txt: its name must end in .md, .html, .json, .csv"),
         ("--report nowhere/a.md", "there is no folder nowhere for a.md"),
@@ -212,7 +280,9 @@ def test_a_wrong_option_gets_one_line_before_anything_is_measured(
     asked = ["--real", "none", "--gpus", "1", "--to", "scaling.jsonl"]
     assert main(["bench", "scaling", *SMALL, *asked, *options.split()]) == 2
     written = capsys.readouterr()
-    assert written.err.startswith("labkit: ") and written.err.count("\n") == 1 and message in written.err
+    # a file is opened when it is known whose modules are measured, which a note says
+    (line,) = [line for line in written.err.splitlines() if not line.startswith("note: ")]
+    assert line.startswith("labkit: ") and message in line
     assert not PROGRESS.search(written.out) and list(tmp_path.iterdir()) == []
 
 
@@ -223,3 +293,37 @@ def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, capsys: pytest.
         assert main(["bench", "scaling", *SMALL, "--real", "none", "--gpus", "1", "--to", str(file)]) == 2
         assert f"{file}, line 1: not a " in capsys.readouterr().err
         assert file.read_text() == text
+
+
+RESNET = ["--model", "resnet50", "--gpus", "1", "--repeats", "1", "--warmup", "0"]
+
+
+def test_virtual_ranks_train_the_resnet50_that_is_predicted(tmp_path: Path) -> None:
+    file = tmp_path / "scaling.jsonl"
+    status, output = bench(file, *RESNET, "--real", "none", "--batch-sizes", "32")
+    assert status == 0, output
+    virtual, predicted = lines(file)
+    assert (virtual["model"], virtual["origin"], predicted["origin"]) == ("resnet50, fp32", "virtual", "predict")
+    # six matrix products of as many FLOPs keep half as much for backward
+    assert virtual["memory_bytes"] == pytest.approx(predicted["memory_bytes"], rel=0.1)
+    assert median(virtual["step_seconds"]) == pytest.approx(median(predicted["step_seconds"]), rel=0.3)
+
+
+def test_real_ranks_train_resnet50(tmp_path: Path) -> None:
+    file = tmp_path / "scaling.jsonl"
+    status, output = bench(file, *RESNET, "--real", "cpu", "--batch-sizes", "1")
+    assert status == 0, output
+    assert [(one["origin"], one["model"]) for one in lines(file)] == [
+        (origin, "resnet50, fp32") for origin in ("real", "virtual", "predict")
+    ]
+
+
+def test_one_precision_is_that_of_all_columns(tmp_path: Path) -> None:
+    file = tmp_path / "scaling.jsonl"
+    asked = ["--real", "none", "--gpus", "1", "--model", "mlp-4096x4096x10", "--batch-sizes", "4096"]
+    for precision in ("fp32", "tf32"):
+        assert bench(file, *asked, "--precision", precision)[0] == 0
+    found = {(one["origin"], one["model"].rpartition(" ")[2]): median(one["step_seconds"]) for one in lines(file)}
+    assert len(found) == 4  # the second precision is measured anew
+    for origin in ("virtual", "predict"):
+        assert found[origin, "fp32"] > 2 * found[origin, "tf32"], "an A100 has 19.5 and 156 TFLOP/s"

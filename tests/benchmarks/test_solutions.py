@@ -25,7 +25,7 @@ WORK = {
     "zero": ["step, stage 3; FSDP2", "step, stage 2; ZeroRedundancyOptimizer"],
     "local_sgd": ["step, period 4, 8,320 parameters, 4 ranks"],
     "parallel_3d": ["step on dp, pp, tp = 1, 2, 2, width 32", "step on dp, pp, tp = 2, 2, 1, width 32"],
-    "context_parallel": ["attention, zigzag, 256 tokens, 2 heads, 4 ranks", "attention, contiguous, 256 tokens"],
+    "context_parallel": ["ring, 256 tokens, 4 heads, 1 rank; one process", "gather, 256 tokens, 4 heads, 4 ranks"],
     "expert_parallel": ["8 experts, 64 tokens of 16 on each of 4 ranks"],
     "checkpointing": ["save, 0.3 and 0.3 MB on disk, 2 ranks; DCP", "load, 0.3 and 0.3 MB", "stall of an asynchronous"],
     "fault_tolerance": ["step, 8,320 parameters, 4 ranks; DDP"],

@@ -26,7 +26,7 @@ needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibrated")
-    asked = ["--quick", "--device", "cpu", "--ranks", "2", "--picture", str(folder / "mine.png")]
+    asked = ["--quick", "--device", "cpu", "--ranks", "2", "--report", str(folder / "mine.png")]
     assert main(["calibrate", *asked, "--to", str(folder / "mine.json")]) == 0
     return folder / "mine.json"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checks.course import SOLUTION
@@ -12,6 +14,11 @@ from nbgrader.utils import get_partial_grade
 
 from labkit import catalogue
 from labkit.checks import check_exercise, command, grade
+from labkit.checks.ranks import KINDS
+from labkit.clusters import Cluster
+from labkit.clusters.forkserver.client import ForkServer
+from labkit.clusters.local import local
+from labkit.progress import recorded
 
 pytestmark = pytest.mark.usefixtures("course")
 
@@ -48,6 +55,57 @@ def test_a_check_that_cannot_read_the_solution_either_is_an_error_of_the_lab(
     out, _ = capfd.readouterr()
     assert "FAIL 0/2   the largest of all" in out
     assert "lab error  one collective" in out and "the lab failed; this costs no points (RuntimeError)" in out
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Processes of ranks cannot be started here."""
+    forkserver = ForkServer(command_prefix=["sh", "-c", "echo no room >&2; exit 1", "--"])
+
+    def make(*, nnodes: int, nproc_per_node: int, **_: Any) -> Cluster:
+        return local(nproc_per_node=nnodes * nproc_per_node, forkserver=forkserver)
+
+    monkeypatch.setitem(KINDS, "local", make)
+    yield
+    forkserver.close()
+
+
+@pytest.mark.usefixtures("no_room")
+def test_ranks_that_cannot_be_started_are_the_lab_s_failure_and_cost_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = catalogue.find("largest")
+    largest.save(SOLUTION)
+    assert command.main("largest") == 0
+    before = recorded(largest).checked
+    capfd.readouterr()
+    assert command.main("largest", cluster="local") == command.main("all", cluster="local") == 2
+    out, err = capfd.readouterr()
+    why = "the lab failed; this costs no points (the process that starts the ranks died: no room)"
+    assert out.count(why) == 2 and out.count("lab error  ") == 6 and "as above" in out
+    assert "0 of 0 points (your module, on local ranks); 7 more are not counted: the lab failed; this" in out
+    assert "Traceback" not in out + err
+    assert before is not None and recorded(largest).checked == before
+    # the graded cell, and %check
+    monkeypatch.setitem(KINDS, "virtual", KINDS["local"])
+    largest.save(SOLUTION.replace("MAX", "MIN"))
+    assert grade("largest") == 0.0
+    out, err = capfd.readouterr()
+    assert "lab error  the largest of all" in out and err == "", "nbgrader gives 0 for a graded cell that writes there"
+
+
+def test_checks_before_the_lab_failed_keep_their_results(
+    course: Path, no_room: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = course / "labkit/course/phase1_small/largest/checks.py"
+    starts_ranks = "from labkit.checks.ranks import KINDS\n    from labkit.clusters import Job\n    "
+    starts_ranks += "KINDS['local'](nnodes=1, nproc_per_node=1).run(Job(source='1'))\n"
+    path.write_text(path.read_text().replace("    expect(len(", f"    {starts_ranks}    expect(len("))
+    catalogue.find("largest").save(SOLUTION)
+    assert command.main("largest") == 1, "one check was judged"
+    out = capsys.readouterr().out
+    assert "ok   2/2   the largest of all" in out and "lab error  one collective" in out
+    assert "the ranks died: no room)" in out
 
 
 def test_the_same_checks_on_real_processes() -> None:

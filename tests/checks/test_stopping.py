@@ -181,3 +181,13 @@ def test_a_time_out_in_another_module_is_said_with_its_file() -> None:
         what_stopped(run, with_other()).why
         == f"When time ran out, rank 0 was at line 5; rank 1 was at {OTHER}, line 5."
     )
+
+
+def test_a_full_folder_says_of_what_and_nothing_that_a_rank_could_have_written() -> None:
+    full = f"[Errno 28] No space left on device: '{SECRET}' (/{SECRET} is full: the 65,536 files and folders"
+    _, why, _ = stopped(failed("OSError", f"{full} that it may hold are there)"))
+    assert why == "On rank 1 of 2. A folder is full: the 65,536 files and folders that it may hold are there."
+    _, why, _ = stopped(failed("OSError", f"[Errno 27] {SECRET} (a file may hold 256 MiB)"))
+    assert why == "On rank 1 of 2. A file may hold 256 MiB."
+    _, why, _ = stopped(failed("OSError", f"[Errno 28] {SECRET}"))
+    assert SECRET not in why and "is not shown" in why

@@ -374,35 +374,49 @@ MISTAKES = {
     ),
     "context_parallel: zigzag has chunks that are neighbours": (
         "split",
-        "(rank, 2 * ranks - 1 - rank)",
-        "(2 * rank, 2 * rank + 1)",
+        "second = whole.narrow(dim, (2 * ranks - 1 - rank) * size, size)",
+        "second = whole.narrow(dim, (rank + 1) % (2 * ranks) * size, size)",
     ),
-    "context_parallel: the second halves are in the order of the first": ("merge", "reversed(halves)", "halves"),
-    "context_parallel: blocks weigh alike": ("whole", "torch.sigmoid(block_lse - lse).unsqueeze(-1)", "0.5"),
+    "context_parallel: the second halves are in the order of the first": (
+        "merge",
+        "second_halves[::-1]",
+        "second_halves",
+    ),
+    "context_parallel: zigzag blocks from behind are masked as a whole": (
+        "pairs_seen",
+        "(every, first, False) if source < rank else (second, every, False)",
+        "(every, first, False) if source < rank else None",
+    ),
+    "context_parallel: the wrong half of a zigzag block from before": (
+        "pairs_seen",
+        "(every, first, False)",
+        "(every, second, False)",
+    ),
+    "context_parallel: blocks weigh alike": ("shares", "torch.sigmoid(block_lse - lse)", "torch.full_like(lse, 0.5)"),
     "context_parallel: what the first blocks weigh is forgotten": (
-        "whole",
+        "shares",
         "torch.logaddexp(lse, block_lse)",
         "block_lse",
+    ),
+    "context_parallel: exponentials of scores are computed": (
+        "shares",
+        "torch.sigmoid(block_lse - lse)",
+        "(block_lse.exp() / (lse.exp() + block_lse.exp()))",
     ),
     "context_parallel: blocks go around all ranks, whatever the group": (
         "whole",
         "SOLUTION\n        for step in range(ranks):\n            arriving = given.pass_on([k, v], group)",
         "SOLUTION\n        for step in range(ranks):\n            arriving = given.pass_on([k, v])",
     ),
-    "context_parallel: zigzag blocks from behind are masked as a whole": (
+    "context_parallel: rows are those of the other half": (
         "causal",
-        "(every, first, False) if source < rank else (second, every, False)",
-        "(every, first, False) if source < rank else None",
+        "add_block(out[:, :, rows], lse[:, :, rows], *block)\n            if arriving",
+        "add_block(out[:, :, : block[1].shape[2]], lse[:, :, : block[1].shape[2]], *block)\n            if arriving",
     ),
-    "context_parallel: the wrong half of a zigzag block from before": (
-        "causal",
-        "(every, first, False)",
-        "(every, second, False)",
-    ),
-    "context_parallel: exponentials of scores are computed": (
-        "scores",
-        "torch.sigmoid(block_lse - lse)",
-        "(block_lse.exp() / (lse.exp() + block_lse.exp()))",
+    "context_parallel: heads of keys and values are repeated before they are sent": (
+        "grouped",
+        "        own_k, own_v = k, v\n",
+        "        own_k, own_v = k, v = [x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v)]\n",
     ),
     "context_parallel: the last block is passed on, too": (
         "messages",
@@ -421,8 +435,8 @@ MISTAKES = {
     ),
     "context_parallel: all blocks are kept": (
         "memory",
-        "                    _add_block(out[:, :, rows], lse[:, :, rows], *block)\n",
-        "                    _add_block(out[:, :, rows], lse[:, :, rows], *block)\n"
+        "                    add_block(out[:, :, rows], lse[:, :, rows], *block)\n",
+        "                    add_block(out[:, :, rows], lse[:, :, rows], *block)\n"
         '            ctx.blocks = [*getattr(ctx, "blocks", []), k, v]\n',
     ),
     "context_parallel: gradients of a block are those of the last rank alone": (
@@ -432,28 +446,46 @@ MISTAKES = {
     ),
     "context_parallel: a block's weights are those of its rows alone": (
         "gradients",
-        "keys, values, out_rows, lse_rows, diagonal)",
-        "keys, values, *given.attend(q_rows, keys, values, diagonal), diagonal)",
+        "keys, values, out[:, :, rows], lse[:, :, rows], diagonal",
+        "keys, values, *given.attend(q[:, :, rows], keys, values, diagonal), diagonal",
     ),
     "context_parallel: gradients have arrived before the next block is computed": (
         "backward_messages",
         "                coming = given.pass_on([dk, dv], group)\n",
         "                coming = given.pass_on([dk, dv], group)\n                coming.wait()\n",
     ),
+    "context_parallel: gradients of keys and values are added up in bfloat16": (
+        "half",
+        "own_dk = torch.zeros_like(k, dtype=lse.dtype)\n        own_dv = torch.zeros_like(v, dtype=lse.dtype)",
+        "own_dk = torch.zeros_like(k)\n        own_dv = torch.zeros_like(v)",
+    ),
+    "context_parallel: keys and values are gathered one after the other": (
+        "gathered",
+        "keys, values = merge_sequence(torch.stack([k, v]), group, layout, dim=3)\n        for rows",
+        "keys, values = (merge_sequence(x, group, layout, dim=2) for x in (k, v))\n        for rows",
+    ),
+    "context_parallel: pieces are rounded to bfloat16 before they are added up": (
+        "scattered",
+        "_part(both, other,",
+        "_part(both.to(k.dtype), other,",
+    ),
     "context_parallel: Ulysses attends to tokens in the order of the ranks": (
         "ulysses",
-        "pieces, group).unbind(), layout, dim=3)",
-        'pieces, group).unbind(), "contiguous", dim=3)',
+        "pieces, group).unbind(), layout, dim=2)",
+        'pieces, group).unbind(), "contiguous", dim=2)',
+    ),
+    "context_parallel: copies of heads go to other ranks": (
+        "few_heads",
+        "k.repeat_interleave(copies, dim=1), v.repeat_interleave(copies, dim=1)",
+        "k.repeat(1, copies, 1, 1), v.repeat(1, copies, 1, 1)",
     ),
     "context_parallel: q, k and v are exchanged one after the other": (
         "all_to_alls",
-        """    pieces = torch.stack(torch.stack([q, k, v]).chunk(ranks, dim=2))
-    q, k, v = _whole(apply_in_group(_AllToAll, pieces, group).unbind(), layout, dim=3)
+        """    pieces = torch.stack([torch.cat([cut_q[r], cut_k[r], cut_v[r]], dim=1) for r in range(ranks)])
+    tokens = _whole(apply_in_group(_AllToAll, pieces, group).unbind(), layout, dim=2)
 """,
-        """    q, k, v = (
-        _whole(apply_in_group(_AllToAll, torch.stack(x.chunk(ranks, dim=1)), group).unbind(), layout, dim=2)
-        for x in (q, k, v)
-    )
+        """    apart = [apply_in_group(_AllToAll, torch.stack(cut), group).unbind() for cut in (cut_q, cut_k, cut_v)]
+    tokens = torch.cat([_whole(one, layout, dim=2) for one in apart], dim=1)
 """,
     ),
     "parameter_server: a gradient keeps the dtype of the sum": (
@@ -472,6 +504,24 @@ MISTAKES = {
         "for pull in sorted(ready, key=lambda pull: pull.worker):",
     ),
     "parameter_server: a worker that has died is waited for": ("leaving", "Kind.FINISH | Kind.DIED", "Kind.FINISH"),
+    "parameter_server: gradients of no samples are added": ("add", "if samples:", "if True:"),
+    "parameter_server: the server waits for the gradients that are announced": (
+        "serves",
+        "= self.messages.receive(request)\n",
+        "= self.messages.receive(request)\n                    arriving[request.worker].wait()\n",
+    ),
+    "parameter_server: values are copied before they have come": (
+        "pulls",
+        "            work.wait()\n            shard.copy_to(self.parameters)\n",
+        "            shard.copy_to(self.parameters)\n            work.wait()\n",
+    ),
+    "parameter_server: gradients are copied after the message": (
+        "pushes",
+        "            shard.copy_from(gradients)\n            works.append(self.messages.push("
+        "server, self.clock, samples, shard.buffers))\n",
+        "            works.append(self.messages.push(server, self.clock, samples, shard.buffers))\n"
+        "            shard.copy_from(gradients)\n",
+    ),
     "ddp: gradients are divided for a communication hook, too": (
         "comm_hook",
         " if self.synchronizing and not self.comm_hook else 1",
@@ -596,6 +646,31 @@ MISTAKES = {
         "",
     ),
     "pipeline_parallel: the loss keeps its graph": ("values", "(result.detach())", "(result)"),
+    "pipeline_parallel: a stage that runs again draws another mask": (
+        "recompute",
+        "        set_random_states(again.random_states)\n",
+        "",
+    ),
+    "pipeline_parallel: later random numbers repeat those of a second run": (
+        "recompute",
+        "        set_random_states(now)\n",
+        "",
+    ),
+    "pipeline_parallel: a stage runs again without autocast": (
+        "recompute",
+        "with again.autocast:\n",
+        "if True:\n",
+    ),
+    "pipeline_parallel: an edge keeps what is recomputed": (
+        "recompute",
+        "self._to_repeat[microbatch], edge = again, None",
+        "self._to_repeat[microbatch] = again",
+    ),
+    "pipeline_parallel: GPipe begins with the last microbatch's backward": (
+        "one_f_one_b",
+        '[("backward", k, 0) for k in range(microbatches)]',
+        '[("backward", k, 0) for k in reversed(range(microbatches))]',
+    ),
     "mixed_precision: a trained parameter without a gradient": (
         "masters",
         "None if parameter.grad is None else parameter.grad.float()",

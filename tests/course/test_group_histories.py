@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 from labkit.catalogue import find
@@ -62,7 +63,11 @@ def test_a_subgroup_s_part_and_then_one_for_all(part: str, cluster: Callable[[],
     solved = {name: find(name).source("solution")[0] for name in ("checkpointing", "parameter_server")}
     modules = {find(name).name: text for name, text in solved.items()}
     source, environment = HEAD + PARTS[part] + FIRST_A_PAIR, {"FOLDER": str(tmp_path)}
-    run = cluster().run(Job(source=source, modules=modules, environment=environment, timeout=120)).raise_if_failed()
+    run = (
+        cluster()
+        .run(Job(source=source, modules=modules, environment=environment, timeout=BROKEN_SECONDS))
+        .raise_if_failed()
+    )
     of_all = [[0, 1, 2], [0, 1, 2]]
     assert run.values == [*[[[3.0, 6.0, 6.0], 3, [[0, 1], *of_all]]] * 2, [[6.0, 6.0], 2, of_all]]
 

@@ -255,10 +255,14 @@ close(model)
 """,
     "context parallelism": """
 from labkit.exercises import context_parallel
-q, k, v = (torch.randn(2, 4, 16, 8, device=DEVICE, requires_grad=True) for _ in range(3))
-whole = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+q, k, v = (torch.randn(2, heads, 16, 8, device=DEVICE, requires_grad=True) for heads in (4, 2, 2))
+whole = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 expected = torch.autograd.grad(whole.square().sum(), (q, k, v))
-for attention in context_parallel.ring_attention, context_parallel.ulysses_attention:
+for attention in (
+    context_parallel.ring_attention,
+    context_parallel.gather_attention,
+    context_parallel.ulysses_attention,
+):
     out = attention(q, k, v)
     torch.testing.assert_close(out, whole, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(torch.autograd.grad(out.square().sum(), (q, k, v)), expected, rtol=1e-3, atol=1e-3)

@@ -71,7 +71,6 @@ import json, sys
 from pathlib import Path
 
 from autograder.judge import Judge
-from autograder.mutants.__main__ import main as judge_mutants
 from autograder.sandbox import Sandbox
 from labkit import catalogue
 from labkit.cli import main
@@ -88,7 +87,6 @@ for cluster in ("virtual", "local"):
     assert main(["check", "mean_loss", "--file", str(exercise.paths["solution"]), "--cluster", cluster]) == 0, cluster
 assert main(["check", "mean_loss", "--file", str(exercise.paths["template"])]) == 1
 if Sandbox().available:
-    assert judge_mutants(["mean_loss"]) == 0
     with Judge(Sandbox()) as judge:
         report = judge.judge(exercise, spy.read_text())
     assert report.earned == 3, report
@@ -164,6 +162,20 @@ def fill_in(own: Path) -> None:
     (folder / "scenarios.py").write_text(SCENARIOS)
 
 
+def judge_mutants(own: Path) -> None:
+    """Start the command as the guide tells, in the folder of own exercises."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("labkit"), "judge-mutants", "mean_loss"],
+        cwd=own,
+        env=environment | {catalogue.OWN_ROOT: str(own)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "all as stated; wrote" in done.stdout
+
+
 UNFILLED = """
 from autograder.authoring import completeness
 
@@ -185,6 +197,7 @@ def test_own_exercises_work_outside_of_the_lab_and_leave_it_alone(tmp_path: Path
     spy.write_text(SPY.format(own=str(own), package=NAME.replace("/", ".")))
     run(own, "-c", CHECKS, own, spy)
     if Sandbox().available:
+        judge_mutants(own)
         assert "`mean_of_means`" in (own / "autograder/course/README.md").read_text()
         output = run(own, "-c", GRADES, tmp_path / "course", NOTEBOOK)
         notebooks, marks = json.loads(output.rpartition("RESULT ")[2])

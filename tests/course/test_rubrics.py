@@ -97,7 +97,7 @@ def test_the_template_gets_nothing(name: str) -> None:
 def test_other_right_solutions_get_full_marks(name: str, variant: str) -> None:
     rubric, visible = HIDDEN[name], visible_rubric(HIDDEN[name].exercise)
     text = VARIANTS[name].text(variant)
-    # half of the checks; `python -m autograder.mutants` takes all hidden ones
+    # half of the checks; `labkit judge-mutants` takes all hidden ones
     half = list(VARIANTS[name]).index(variant) % 2
     part = replace(visible, checks=visible.checks[half::2])
     report = run_checks(part, Submission(rubric.exercise, text, earlier(rubric.exercise)), Ranks())
@@ -195,4 +195,4 @@ def test_the_table_of_what_mutants_earn_is_up_to_date(name: str) -> None:
     """It shows what the rubric states, which the tests above compare with a run of each."""
     section = judging.section(HIDDEN[name])
     page = HIDDEN[name].exercise.root / "autograder/course/README.md"
-    assert section in page.read_text(), "python -m autograder.mutants"
+    assert section in page.read_text(), "labkit judge-mutants"

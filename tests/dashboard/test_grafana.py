@@ -17,7 +17,8 @@ from system_packages import needs_packages, program
 from waiting import wait_until
 
 from labkit.cli import main
-from labkit.course.phase4_production.monitoring.given import Alarm, PrometheusSink, StepRecord
+from labkit.course.phase4_production.monitoring.given import Alarm, Evaluation, PrometheusSink, StepRecord
+from labkit.installing import how_to_install
 
 RANKS = 4
 
@@ -37,6 +38,9 @@ def record(rank: int) -> StepRecord:
         input_seconds=0.01,
         memory_bytes=1000 + 10 * rank,
         gpu_percent=90 + rank,
+        gpu_memory_bytes=500 + rank,
+        gpu_celsius=60 + rank,
+        operations={"all_reduce": [0.01] * 4, "broadcast": [0.0001]},
     )
 
 
@@ -55,7 +59,11 @@ class Prometheus:
     def answers(self, query: str) -> dict[str, float]:
         found = {}
         for series in self.ask("query", query=query)["result"]:
-            labels = {name: value for name, value in series["metric"].items() if name in ("cause", "rank")}
+            labels = {
+                name: value
+                for name, value in series["metric"].items()
+                if name in ("cause", "figure", "operation", "rank")
+            }
             found[" ".join(labels.values())] = float(series["value"][1])
         return found
 
@@ -71,6 +79,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             stack.callback(sink.close)
             sink.step(record(rank))
         sinks[0].alarm(Alarm("slow compute", 2, 9))
+        sinks[0].evaluation(Evaluation(0.0, 9, {"top1": 0.75}))
         targets = [f"127.0.0.1:{sink.port}" for sink in sinks]
         jobs = [{"job_name": "training", "scrape_interval": "200ms", "static_configs": [{"targets": targets}]}]
         (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": jobs}))  # JSON is YAML, too
@@ -119,6 +128,11 @@ def test_every_query_has_an_answer(prometheus: Prometheus, page: dict[str, Any])
         (memory, "largest"): {"": 1030.0},
         (memory, "median"): {"": 1015.0},
         ("GPU utilization", "rank {{rank}}"): {"0": 90.0, "1": 91.0, "2": 92.0, "3": 93.0},
+        ("GPU memory in use", "rank {{rank}}"): {"0": 500.0, "1": 501.0, "2": 502.0, "3": 503.0},
+        ("GPU temperature", "rank {{rank}}"): {"0": 60.0, "1": 61.0, "2": 62.0, "3": 63.0},
+        # within the bin from 5 to 10 ms, and that from 50 to 100 microseconds
+        ("Waiting in 99 % of the calls so far", "{{operation}}"): {"all_reduce": 0.00995, "broadcast": 0.0000995},
+        ("Last evaluation", "{{figure}}"): {"top1": 0.75},
         ("Alarms so far", "{{cause}}, rank {{rank}}"): {"slow compute 2": 1.0},
     }
     assert seen.keys() == wanted.keys()
@@ -142,10 +156,11 @@ def test_panels_fill_rows_of_two(page: dict[str, Any]) -> None:
 def test_without_grafanas_package_the_command_says_how_to_install_it(monkeypatch, capsys) -> None:
     monkeypatch.setitem(sys.modules, "grafana_foundation_sdk.builders", None)
     assert main(["dashboard", "--grafana"]) == 2
-    assert "pip install grafana-foundation-sdk" in capsys.readouterr().err
+    assert how_to_install("grafana-foundation-sdk", "learning") in capsys.readouterr().err
 
 
-def test_a_rank_without_a_gpu_exports_no_utilization() -> None:
+def test_a_rank_without_a_gpu_exports_none_of_its_figures() -> None:
     sink = PrometheusSink(0)
-    sink.step(record(0)._replace(gpu_percent=None))
-    assert sink.registry.get_sample_value("gpu_utilization_percent", {"rank": "0"}) is None
+    sink.step(record(0)._replace(gpu_percent=None, gpu_memory_bytes=None, gpu_celsius=None))
+    for name in ("gpu_utilization_percent", "gpu_memory_used_bytes", "gpu_temperature_celsius"):
+        assert sink.registry.get_sample_value(name, {"rank": "0"}) is None

@@ -13,7 +13,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import pytest
 
 from labkit.cli import main
-from labkit.course.phase4_production.monitoring.given import Alarm, JsonLines, StepRecord
+from labkit.course.phase4_production.monitoring.given import Alarm, Evaluation, JsonLines, StepRecord
 from labkit.dashboard import DashboardView
 from labkit.dashboard.server import DashboardServer
 from labkit.dashboard.view import MOST_BINS
@@ -40,6 +40,27 @@ def test_columns_are_medians_and_throughput_is_a_sum(tmp_path: Path) -> None:
     assert (data["memory_bytes"], data["largest_memory_bytes"]) == ([1e9] * 4, [2e9] * 4)
     assert data["own_over_median"] == [[0.0] * 4, [0.5] * 4, [0.0] * 4]
     assert data["alarms"] == [{"cause": "slow compute", "detail": "", "rank": 1, "step": 3}]
+
+
+def test_gpus_operations_and_evaluations_are_shown_where_they_are_measured(tmp_path: Path) -> None:
+    sinks = write(tmp_path, 3, range(1))
+    data = DashboardView(tmp_path).refresh()
+    assert (data["gpu_percent"], data["gpus"], data["operations"], data["evaluation"]) == ([None], [], {}, None)
+    for step in (1, 2):
+        for rank, sink in enumerate(sinks):
+            gpu = (None, None, None) if rank == 2 else (90 - 40 * rank, 10**9, 60 + step)
+            record = StepRecord(9.0, rank, step, 1.0, 100.0, 0.03, 0.01, 0.005, 0.01, 5, *gpu)
+            sink.step(record._replace(operations={"all_reduce": [0.01, 0.0000001, 99.0]}))
+    sinks[0].evaluation(Evaluation(9.0, 2, {"loss": math.nan, "top1": 0.75}))
+    data = DashboardView(tmp_path).refresh()
+    assert (data["gpu_percent"], data["lowest_gpu_percent"]) == ([None, 70.0, 70.0], [None, 50.0, 50.0])
+    assert [list(gpu.values()) for gpu in data["gpus"]] == [[0, 90, 10**9, 62], [1, 50, 10**9, 62]]
+    operation = data["operations"]["all_reduce"]
+    assert operation["seconds"] == pytest.approx(6 * 99.0100001)
+    bins = {place: number for place, number in enumerate(operation["calls"]) if number}
+    assert bins == {0: 6, data["operation_bounds"].index(0.01): 6, len(data["operation_bounds"]): 6}
+    assert data["evaluation"] == {"step": 2, "figures": {"loss": None, "top1": 0.75}}
+    json.dumps(data, allow_nan=False)
 
 
 def test_a_log_is_read_on_from_where_it_was(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from labkit.data import ImageFolder, image_sets
-from labkit.data.image_folder import middle_box, random_box
+from labkit.data.image_folder import IGNORED, UnreadableImage, middle_box, random_box
 
 
 @pytest.fixture
@@ -62,6 +62,20 @@ def test_a_folder_without_images_or_with_other_classes_is_named(folder: Path) ->
     Image.new("RGB", (9, 9)).save(folder / "val" / "cat" / "x.png")
     with pytest.raises(ValueError, match="same classes in train and val, got dog"):
         image_sets(folder, 16)
+
+
+def test_a_file_that_cannot_be_read_is_named_or_skipped(folder: Path) -> None:
+    broken = folder / "train/dog/d.JPEG"
+    broken.write_bytes(broken.read_bytes()[:-40])
+    with pytest.raises(UnreadableImage, match=r"d\.JPEG: image file is truncated \(\d+ bytes not processed\)"):
+        ImageFolder(folder / "train", 16)[3]
+    data = ImageFolder(folder / "train", 16, skip_unreadable=True)
+    batches = [*DataLoader(data, 1, num_workers=2)]  # the worker's finding is this process's, too
+    assert data.unreadable.tolist() == [False, False, False, True]
+    assert data.problem(3).startswith("image file is truncated") and data.problem(0) == ""
+    assert torch.equal(batches[3][0], batches[0][0]) and int(batches[3][1]) == 0
+    test = ImageFolder(folder / "train", 16, training=False, skip_unreadable=True)
+    assert [label for _, label in (test[index] for index in range(4))] == [0, 0, 1, IGNORED]
 
 
 def test_the_digits_need_no_folder() -> None:

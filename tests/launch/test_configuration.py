@@ -12,7 +12,8 @@ from labkit.cli import main
 from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import validate_deepspeed_config
 from labkit.course.phase4_production.image_classification.given.deepspeed_trainer import deepspeed_config
 from labkit.launch import configuration
-from labkit.launch.options import parser
+from labkit.launch.options import parse, parser
+from labkit.launch.tasks import tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cluster/configs").glob("*.yaml"))
@@ -68,7 +69,7 @@ def test_a_file_trains_and_the_shell_overrides_it(folder: Path, capsys: pytest.C
     (report,) = of_each_rank(shown.out)[0]
     assert json.loads(report)["epoch"] == 1 and json.loads(report)["strategy"] == "fsdp"
     assert any((folder / "saved").iterdir())
-    assert "note: it trains with the solution of image_classification." in shown.err
+    assert "note: it trains with the solution of image_classification, on top of the solutions of " in shown.err
 
 
 def test_three_dimensions_train_and_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,12 +78,18 @@ def test_three_dimensions_train_and_go_on(folder: Path, capsys: pytest.CaptureFi
     words += ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--held-out", "4"]
     words += ["--checkpoint-dir", str(folder / "saved"), "--checkpoint-steps", "2"]
     reports = []
-    for steps in ("2", "4"):
-        assert main(["launch", *words, "--steps", steps]) == 0
+    for steps, more in (("2", []), ("4", ["--resume"])):
+        assert main(["launch", *words, "--steps", steps, *more]) == 0
         (report,) = of_each_rank(capsys.readouterr().out)[0]
         reports.append(json.loads(report))
     assert [(report["first_step"], report["steps"]) for report in reports] == [(0, 2), (2, 4)]
     assert 5 < reports[1]["loss"] < 6 and reports[1]["held_out_loss"] < reports[0]["held_out_loss"]
+
+
+def test_the_courses_file_for_nvme_is_valid_for_deepspeed() -> None:
+    file = ROOT / "cluster/configs/deepspeed_nvme.json"
+    found = validate_deepspeed_config(deepspeed_config(file, 32, 0.03), world_size=2)
+    assert found.zero_config.offload_param.device == found.zero_config.offload_optimizer.device == "nvme"
 
 
 def test_the_courses_deepspeed_file_is_valid_for_deepspeed(folder: Path) -> None:
@@ -100,6 +107,7 @@ def test_the_courses_deepspeed_file_is_valid_for_deepspeed(folder: Path) -> None
         ('{\n "zero_optimisation": {}}', "ds.json, line 2: config must have entries that DeepSpeed knows, got"),
         ('{"bf16": {\n"enabled":\n"auto"}}', "ds.json, line 3: config['bf16']['enabled'] must be a value, got 'auto'"),
         ('{"optimizer": {"params": {},\n"type": "AdamX"}}', "ds.json, line 2: config['optimizer']['type'] must be"),
+        ('{"zero_optimization": {"stage": 2,\n"reduce_bucket": 7}}', "line 2: config['zero_optimization'] must have"),
         ('{"bf16": {},\n}', "ds.json, line 2: this is not JSON: "),
         (None, "own.yaml, line 2: there is no file "),
     ],
@@ -117,11 +125,13 @@ def test_a_wrong_line_of_a_deepspeed_file_is_named(
 def test_keys_and_values_become_options(folder: Path) -> None:
     Path("own.yaml").write_text(
         "program: image_classification\nprecision: fp32\nlearning_rate: 1e-2\nactivation_checkpointing: false\n"
+        "strategy: hybrid\nshard_ranks: 8\n"
         "checkpoints: {folder: here, resume: true}\ncluster:\n  kind: virtual\n  max_restarts: 2\n  fake: true\n"
         "  fault: ['slow(1, factor=2)', jitter(seed=0)]\n"
     )
     found = configuration.read(Path("own.yaml"), parser())
-    assert found.arguments == ["--mixed-precision=no", "--lr=1e-2", "--checkpoint-dir=here", "--resume"]
+    sharded = ["--strategy=hybrid", "--shard-ranks=8"]
+    assert found.arguments == ["--mixed-precision=no", "--lr=1e-2", *sharded, "--checkpoint-dir=here", "--resume"]
     faults = ["--fault=slow(1, factor=2)", "--fault=jitter(seed=0)"]
     assert found.launch_words(None) == ["--cluster=virtual", "--max-restarts=2", "--fake", *faults]
     assert found.launch_words("local") == ["--cluster=virtual", "--max-restarts=2"]
@@ -131,7 +141,7 @@ def test_keys_and_values_become_options(folder: Path) -> None:
     ("line", "answer"),
     [
         ("stratgy: ddp", "own.yaml, line 3: unknown key stratgy; did you mean strategy?"),
-        ("strategy: dpp", "line 3: strategy must be one of auto, ddp, fsdp, got 'dpp'; did you mean ddp?"),
+        ("strategy: dpp", "line 3: strategy must be one of auto, ddp, fsdp, hybrid, got 'dpp'; did you mean ddp?"),
         ("precision: no", "line 3: precision must be one of fp32, bf16, fp16, got 'no'"),
         ("epochs: many", "line 3: epochs must be a number, got 'many'"),
         ("epochs:", "line 3: epochs needs one value"),
@@ -154,6 +164,40 @@ def test_a_wrong_line_is_named(folder: Path, capsys: pytest.CaptureFixture[str],
     assert main(["launch", "--config", "own.yaml"]) == 2
     errors = capsys.readouterr().err
     assert answer in errors.splitlines()[-1], errors
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "answer"),
+    [
+        ("cpu_offload: true", [], "image_classification: --cpu-offload needs --strategy fsdp or hybrid, got auto"),
+        ("batch_size: 0", [], "own.yaml, line 2: batch_size: must be an integer from 1, got 0"),
+        ("data: /missing", [], "--data /missing: there is no folder /missing/train"),
+        ("epochs: 1", ["--", "--lr", "-1"], "image_classification: argument --lr: must be a number above 0, got -1"),
+        ("checkpoints: {folder: used}", [], "used has 1 checkpoint of an earlier run: --resume goes on with it"),
+        ("log_folder: log", [], "log/rank-00000.jsonl is the log of an earlier run"),
+    ],
+)
+def test_what_ranks_would_refuse_is_refused_before_they_start(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, words: list[str], answer: str
+) -> None:
+    Path("used/step_00000003").mkdir(parents=True)
+    Path("log").mkdir()
+    Path("log/rank-00000.jsonl").write_text("{}\n")
+    Path("own.yaml").write_text(f"program: image_classification\n{text}\n")
+    try:
+        status = main(["launch", "--config", "own.yaml", *words])
+    except SystemExit as end:  # of the program's own parser
+        status = int(str(end.code))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert status == 2 and answer in line
+
+
+def test_jobs_of_an_array_have_their_index_in_the_arguments(folder: Path) -> None:
+    words = ["--config", str(ROOT / "cluster/configs/ddp.yaml"), "--cluster", "slurm", "--detach", "--array", "0-2"]
+    words += ["--", "--seed", "%a"]
+    (task,) = tasks(parse(words), words)
+    script = task.with_index(2).job.script
+    assert script is not None and script.argv[-2:] == ("--seed", "2")
 
 
 @pytest.mark.parametrize(

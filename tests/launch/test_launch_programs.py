@@ -102,6 +102,28 @@ def test_a_program_sees_what_it_sees_under_torchrun(
     assert '"--alpha", "a b", "--"' in here.out
 
 
+@pytest.mark.parametrize(
+    ("files", "module"),
+    [
+        (["a/__init__.py", "a/b/prog.py"], "a.b.prog"),  # a namespace package in a package
+        (["a/b/c/prog.py"], "a.b.c.prog"),  # namespace packages alone
+        (["a/b/__init__.py", "a/b/prog.py"], "a.b.prog"),  # a package in a namespace package
+        (["a/__init__.py", "a/b/__main__.py"], "a.b"),
+        (["a/__init__.py", "a/b/__init__.py", "a/b/__main__.py"], "a.b"),
+    ],
+)
+def test_a_module_is_found_in_packages_with_and_without_init(
+    folder: Path, launch: Callable[..., Done], files: list[str], module: str
+) -> None:
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+    (folder / files[-1]).write_text("print(__spec__.name, repr(__package__))")
+    here = launch("-m", module)
+    there = subprocess.run([sys.executable, "-m", module], cwd=folder, capture_output=True, text=True, check=True)
+    assert (here.status, here.out) == (0, f"[0] {there.stdout}"), here.err
+
+
 @pytest.mark.parametrize("cluster", [["local"], ["virtual", "--preset", "dgx-a100"]])
 def test_ranks_of_several_nodes(launch: Callable[..., Done], cluster: list[str]) -> None:
     options = ["--nnodes", "2", "--nproc_per_node=2", "--role", "trainer"]
@@ -191,6 +213,8 @@ def test_a_program_that_does_not_parse_is_not_started(folder: Path, launch: Call
     [
         (["nowhere.py"], "labkit: there is no file nowhere.py"),
         (["-m", "no.where"], "labkit: there is no module no.where: -m looks in this folder"),
+        (["-m", "helper.nothing"], "labkit: there is no module helper.nothing: -m looks in this folder"),
+        (["-m", "helper."], "labkit: there is no module helper.: -m looks in this folder"),
         ([], "give either a FILE, or -m MODULE, or --config FILE"),
         (["environment.py", "--lr", "1"], "unknown option --lr; words for the program go after --"),
         (["environment.py", "--cluster", "slurn"], "unknown kind of cluster 'slurn'; did you mean --cluster slurm?"),

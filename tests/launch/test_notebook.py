@@ -65,6 +65,18 @@ def test_a_cells_own_options_hold_where_the_command_has_none(folder: Path, capsy
     assert of_each_rank(capsys.readouterr().out) == {rank: ["3 b"] for rank in range(3)}
 
 
+def test_a_program_below_other_magics_is_one_if_they_run_it_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, "%%timeit\n%%torchrun -n 2\nprint('often')", "%%time\n\n%%torchrun -n 2\nprint('once')\nmissing")
+    assert main(["launch", "--cluster", "virtual", "train.ipynb"]) == 1
+    shown = capsys.readouterr()
+    assert of_each_rank(shown.out) == {0: ["once"], 1: ["once"]}
+    errors = shown.err.splitlines()
+    assert errors[0] == "note: 1 cells of train.ipynb that are not for ranks are left out"
+    assert "  train.ipynb cell 2, line 5" in errors
+
+
 def test_without_torchrun_cells_all_are_one_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(
         folder,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
-import shlex
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
+import yaml
 
 from labkit.cli import main
 
@@ -68,6 +68,7 @@ def test_what_cannot_be_saved_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], answer: str
 ) -> None:
     (folder / "there.sh").write_text("precious")
+    (folder / "train.ipynb").write_text("{}")
     assert main(["launch", *words]) == 2
     assert answer in capsys.readouterr().err
     assert (folder / "there.sh").read_text() == "precious"
@@ -82,19 +83,47 @@ def test_the_command_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_what_a_configuration_file_runs_is_saved_as_the_refusal_explains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_a_configuration_file_runs_is_saved_with_its_modules(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    """Where the script runs there is neither a course nor a workspace, only labkit."""
     configuration = Path(__file__).parents[2] / "cluster" / "configs" / "ddp.yaml"
-    words = ["--config", str(configuration), "-n", "2", "--save", "run.sh", "--", "--epochs", "1"]
-    assert main(["launch", *words]) == 2
-    refusal = capsys.readouterr().err
-    assert "are for one program, a file or a module" in refusal
-    program, command = re.findall(r"\n\n((?:    .*\n|\n)+)", refusal)
-    (tmp_path / "ddp.py").write_text(textwrap.dedent(program))
-    labkit, *advised = shlex.split(command)
-    assert labkit == "labkit" and main(advised) == 0
-    saved = (tmp_path / "run.sh").read_text()
-    assert "--nproc-per-node=2" in saved and "ddp.py" in saved
-    assert "--strategy=ddp" in saved and saved.rstrip().endswith("--epochs 1")
+    words = ["launch", "--config", str(configuration), "-n", "2", "--save", "run.sh"]
+    assert main([*words, "--", "--epochs", "1", "--model", "mlp"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "saved as run.sh and ddp.py\n"
+    (note,) = shown.err.splitlines()
+    assert note.startswith("note: it trains with the solution of image_classification, on top of the solutions of ")
+    nowhere = {**os.environ, "LABKIT_ROOT": str(folder / "nothing")}
+    done = subprocess.run(["./run.sh"], capture_output=True, text=True, env=nowhere)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["epoch"] == 1 and "ddp on 2 ranks" in done.stderr
+    # neither file is overwritten
+    (folder / "run.sh").unlink()
+    assert main(words) == 2
+    assert "ddp.py exists; --force overwrites it" in capsys.readouterr().err and not (folder / "run.sh").exists()
+
+
+@pytest.mark.parametrize("name", ["fsdp", "3d"])
+def test_the_large_configurations_become_valid_manifests(folder: Path, name: str) -> None:
+    configuration = Path(__file__).parents[2] / "cluster" / "configs" / f"{name}.yaml"
+    words = ["launch", "--config", str(configuration), "--cluster", "kubernetes", "--image", "lab:1"]
+    assert main([*words, "--save", "job.yaml", "--", "--checkpoint-dir", "/runs/one"]) == 0
+    config_map, service, job = yaml.safe_load_all(Path("job.yaml").read_text())
+    for thing in (config_map, service, job):
+        kubernetes_validate.validate(thing, "1.34", strict=True)
+    # kubectl apply keeps the whole object in an annotation, which has at most 256 KiB
+    assert f"{name}.py: |\n" in Path("job.yaml").read_text() and len(json.dumps(config_map)) < 200_000
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert {"--nproc-per-node=8", f"/run/program/{name}.py"} <= set(container["command"])
+
+
+def test_the_command_of_a_configuration_file_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configuration = Path(__file__).parents[2] / "cluster" / "configs" / "ddp.yaml"
+    assert main(["launch", "--config", str(configuration), "--print-command", "-n", "2", "--", "--epochs", "1"]) == 0
+    command, where = capsys.readouterr().out.splitlines()
+    assert "torchrun --standalone --nproc-per-node=2 ddp.py --model=resnet8" in command and command.endswith(
+        "--epochs 1"
+    )
+    assert where == "# --save run.sh writes ddp.py" and not Path("ddp.py").exists()

@@ -11,6 +11,10 @@ from playwright.sync_api import Locator, Page, expect
 from labkit.catalogue import find
 
 MODULE, _ = find("process_group").source("solution")
+SILENT = (
+    "import os, time\nwhile not os.path.exists('silence'):\n    time.sleep(0.1)\nprint('first words')\n"
+    "while not os.path.exists('end'):\n    time.sleep(0.1)"
+)
 CELLS = [
     "%load_ext labkit\n%cluster local --nproc-per-node 2",
     "%%torchrun\nimport os, time\nfor step in range(30):\n    print('step', step)\n    time.sleep(0.1)\n"
@@ -30,6 +34,7 @@ CELLS = [
     "%%torchrun -n 2\nfrom labkit.exercises import process_group\nprocess_group.DDPConfig.from_env()",
     "from labkit.exercises import process_group\nprocess_group.DDPConfig(rank=-1)",
     "%%torchrun -n 4 --n",
+    SILENT,
 ]
 
 pytestmark = pytest.mark.slow
@@ -246,3 +251,16 @@ def test_a_stored_question_is_text_until_its_cell_runs_again(page: Page) -> None
     for number in (0, 10):
         ended(run(page, number))
     expect(cell.get_by_role("radio").first).to_be_visible()
+
+
+def test_a_silent_cell_says_that_it_runs(page: Page, folder: Path) -> None:
+    cell = run(page, CELLS.index(SILENT))
+    line = cell.locator(".labkit-elapsed")
+    expect(line).to_have_text(re.compile(r"running, \d+ s"))
+    expect(cell.locator(".jp-OutputArea-output")).to_have_count(0)
+    (folder / "silence").touch()
+    expect(cell.locator(".jp-OutputArea-output")).to_contain_text("first words")
+    expect(line).to_have_count(0)
+    (folder / "end").touch()
+    ended(cell)
+    expect(line).to_have_count(0)

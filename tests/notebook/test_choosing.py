@@ -52,7 +52,7 @@ def _make(nnodes: int = 1, bricks: int = 3) -> Cluster:
 
 KIND = ClusterKind(
     name="toy",
-    cluster=ToyCluster,
+    cluster=lambda: ToyCluster,
     make=_make,
     options=(NNODES, Option("--bricks", "size of a tower", at_least_one, "N", words=("sandcastle",))),
     example="--bricks 4",

@@ -45,7 +45,10 @@ def add(sinks: list[JsonLines], steps: range) -> None:
     for step in steps:
         for rank, sink in enumerate(sinks):
             compute = 0.02 if rank == 37 else 0.01
-            sink.step(StepRecord(float(step), rank, step, 1 / (1 + step), 50.0, 0.03, compute, 0.01, 0.002, 10**9))
+            gpu = 50 if rank == 37 else 90, 40 * 10**9, 60 + rank % 8
+            operations = {"all_reduce": [0.01], "all_gather": [0.0001, 3.0]}
+            record = StepRecord(float(step), rank, step, 1 / (1 + step), 50.0, 0.03, compute, 0.01, 0.002, 10**9, *gpu)
+            sink.step(record._replace(operations=operations))
 
 
 def until(page: Page, condition: str) -> None:
@@ -72,7 +75,12 @@ def test_a_page_shows_64_ranks_while_they_write(tmp_path: Path) -> None:
             expect(shown).to_contain_text("Step 199 · 64 of 64 ranks · 0 alarms")
             expect(shown).to_contain_text("3.2 k samples/s")
             expect(shown).to_contain_text("slowest now: rank 37, +83 %")
-            expect(shown.locator("canvas")).to_have_count(5)
+            expect(shown).to_contain_text("GPU utilization of a rank90 %")
+            expect(shown.get_by_role("row", name="37 50 %")).to_have_text("3750 %40 GB65 °C")
+            expect(shown.get_by_role("row", name="all_gather")).to_contain_text("all_gather25,6001.5 s")
+            calls = shown.get_by_role("row", name="all_gather").get_by_role("img")
+            expect(calls).to_have_attribute("aria-label", "up to 100 µs: 12,800, up to 5 s: 12,800")
+            expect(shown.locator("canvas")).to_have_count(6)
             # rank 37's row is red, its neighbour's is not
             colours = shown.locator("canvas").last.evaluate(
                 """canvas => [36, 37].map((rank) => {
@@ -83,6 +91,16 @@ def test_a_page_shows_64_ranks_while_they_write(tmp_path: Path) -> None:
                 })"""
             )
             assert colours[0][3] == 0 and colours[1][0] > 150 and colours[1][3] > 200
+
+            # ink on paper, in the colours that the reader prefers
+            for scheme, ink, paper in (
+                ("dark", "rgb(224, 224, 224)", "rgb(17, 17, 17)"),
+                ("light", "rgb(33, 33, 33)", "rgb(255, 255, 255)"),
+            ):
+                page.emulate_media(color_scheme=scheme)
+                expect(shown).to_have_css("color", ink)
+                expect(shown).to_have_css("background-color", paper)
+                assert barriers(page, "body") == []
 
             add(sinks, range(200, 210))
             sinks[0].alarm(Alarm("slow compute", 37, 209))

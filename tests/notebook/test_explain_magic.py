@@ -46,7 +46,7 @@ def run(shell: InteractiveShell, line: str) -> tuple[str, str]:
         ("irecv", "receive"),
         ("Tensor parallelism", "tensor parallelism"),
         ("job", "job, run"),
-        ("DeadlockError", "Everybody sends first"),
+        ("DeadlockError", "One rank skips a collective"),
     ],
 )
 def test_words_events_and_types_of_errors(shell: InteractiveShell, word: str, title: str) -> None:

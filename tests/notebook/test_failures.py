@@ -2,6 +2,9 @@
 
 import re
 
+import pytest
+from waiting import wait_until
+
 from labkit.clusters import RankError, RankResult, Run
 from labkit.notebook.failures import render
 
@@ -70,3 +73,46 @@ def test_functions_of_the_notebook_are_named_by_their_cells(kernel):
     lines = kernel.run("virtual(nproc_per_node=2).run(Job.calling(outer)).raise_if_failed()").error.splitlines()
     assert re.fullmatch(r"  Cell In\[\d+\], line 5: inner\(\)", lines[1])
     assert re.fullmatch(r"  Cell In\[\d+\], line 3, in inner", lines[2])
+
+
+INTERRUPTED = {
+    "a run": "local(nproc_per_node=2).run(Job(source=f'open({begun!r}, \"w\")\\nimport time\\ntime.sleep(300)'))",
+    "several runs": "run_each([1, 2], lambda n: (open(begun, 'w'), time.sleep(300)), name='n')",
+}
+
+
+@pytest.mark.parametrize("cell", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_an_interrupt_is_shown_at_the_learner_s_line(kernel, cell, tmp_path):
+    begun = tmp_path / "begun"
+    kernel.run(
+        f"import time\nfrom labkit import Job, local\nfrom labkit.notebook import run_each\nbegun = {str(begun)!r}"
+    )
+    request = kernel.start(f"number = 1\n{cell}")
+    wait_until(begun.exists)
+    kernel.manager.interrupt_kernel()
+    error = kernel.collect(request).error
+    assert "----> 2 " in error and error.count("KeyboardInterrupt") == 2
+    assert "labkit/" not in error and "site-packages" not in error and "python3." not in error, error
+
+
+@pytest.mark.parametrize(
+    ("cell", "meant"),
+    [("%%torchrn -n 4\n1", "%%torchrun"), ("%chek process_group", "%check"), ("%%exercize\n1", "%%exercise")],
+)
+def test_a_misspelt_magic_is_named(kernel, cell, meant):
+    outputs = kernel.run(cell)
+    assert outputs.stderr.startswith("UsageError: ") and f"Did you mean {meant}?" in outputs.stderr
+    assert outputs.error == "" and "Did you mean" not in kernel.run("%%quokka\n1").stderr
+
+
+def test_ranks_that_cannot_be_started_are_the_lab_s_failure_in_one_line(kernel):
+    cell = """
+        from labkit import Job, local
+        from labkit.clusters.forkserver.client import ForkServer
+        full = ForkServer(command_prefix=["sh", "-c", "echo no room >&2; exit 1", "--"])
+        local(1, forkserver=full).run(Job(source="1"))
+    """
+    shown = kernel.run("\n".join(line[8:] for line in cell.splitlines())).error
+    died = "the process that starts the ranks died: no room"
+    assert shown == f"the lab failed, nothing of yours: {died}; run it again"
+    kernel.run("full.close()")

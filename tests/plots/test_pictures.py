@@ -379,3 +379,39 @@ def test_pictures_of_memory_that_are_compared_have_the_same_scales() -> None:
 def test_marks_at_zero_are_whole() -> None:
     (line,) = curves([Curve("weighted", [1, 2], [0.0, 0.0])], x="ranks", y="%").axes[0].lines
     assert not line.get_clip_on()
+
+
+def test_the_largest_value_of_a_dark_heat_map_is_bright() -> None:
+    """Three ranks that send 1, 50 and 100 bytes: on each page the largest differs most from the page."""
+    sizes = {0: 1, 1: 50, 2: 100}
+    events = [
+        event
+        for rank, nbytes in sizes.items()
+        for event in (
+            Event(rank, Kind.SEND, "send", 0.0, 1.0, nbytes, (rank + 1) % 3, sequence=rank),
+            Event((rank + 1) % 3, Kind.RECEIVE, "recv", 0.0, 1.0, nbytes, rank, sequence=rank),
+        )
+    ]
+    picture = traffic_matrix(Trace(3, events))
+    colours = {}
+    for page, encoded in zip(("light", "dark"), picture.themed(2.0), strict=True):
+        image = np.asarray(Image.open(io.BytesIO(encoded)).convert("L")).astype(int)
+        height, width = image.shape
+        (axes, *_) = picture.axes
+        cells = [
+            axes.transData.transform((destination + 0.3, source + 0.3))
+            for source, destination in ((0, 1), (1, 2), (2, 0))
+        ]
+        scale = width / (picture.get_size_inches()[0] * picture.dpi)
+        shades = [image[height - round(y * scale), round(x * scale)] for x, y in cells]
+        colours[page] = [abs(shade - (255 if page == "light" else 17)) for shade in shades]
+    for distances in colours.values():
+        assert distances[0] < distances[1] < distances[2], colours
+        assert distances[2] > 120
+
+
+def test_ticks_go_as_far_as_the_longest_curve() -> None:
+    measured = Curve("measured", [2.0**k for k in range(9)], [1.0] * 9, "measured")
+    law = Curve("law", [2.0**k for k in range(13)], [1.0] * 13, "formula")
+    axes = curves([measured, law], x="GPUs", y="images/s", log="xy").axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "4", "16", "64", "256", "1024", "4096"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import pytest
 from matplotlib.axes import Axes
@@ -129,3 +130,19 @@ def test_the_pictures_under_sliders_are_as_long_as_what_is_predicted(made: Predi
         assert memory.get(colour, 0) == pytest.approx(760 * held[category] / whole, abs=0.1)
     assert not curve and ("does not fit" in shown) == (not made.fits)
     assert shown.count("role='img'") == shown.count("aria-label=") == 3
+
+
+@pytest.mark.parametrize("longest", [0.5, 3.0, 40.0, 220.0])
+def test_numbers_below_measured_times_do_not_touch(longest: float) -> None:
+    picture = beside_measured(
+        {"a source with a long name, so that the axes are narrow": [(0.05, 0.05), (longest, longest)]}
+    )
+    picture.draw_without_rendering()
+    (axes,) = picture.axes
+    low, high = axes.get_xlim()
+    shown = [
+        label.get_window_extent()
+        for at, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        if low <= at <= high
+    ]
+    assert len(shown) >= 2 and all(left.x1 < right.x0 for left, right in pairwise(shown))

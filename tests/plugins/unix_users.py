@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib
 import ipaddress
 import json
 import os
 import pwd
+import re
 import secrets
 import shlex
 import shutil
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -110,6 +112,21 @@ def mounts_that_open(folders: Iterable[Path]) -> list[str]:
     return mounts
 
 
+def etc_of_its_own(covered: Collection[str] = ()) -> list[str]:
+    """Return arguments for bubblewrap that show this machine's /etc, without the entries that the caller mounts itself.
+
+    Whatever is mounted over the real /etc/passwd ends as soon as a `useradd` replaces that file: the kernel then takes
+    the mount away in all namespaces.
+    """
+    mounts = ["--perms", "0755", "--tmpfs", "/etc"]
+    for path in sorted(Path("/etc").iterdir()):
+        if path.is_symlink():
+            mounts += ["--symlink", os.readlink(path), str(path)]
+        elif path.name not in covered:
+            mounts += ["--ro-bind-try", str(path), str(path)]  # such as a lock that is gone
+    return mounts
+
+
 def _closed(path: Path) -> Path | None:
     """Return the first folder on the way to `path` that other users cannot enter, or None."""
     return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 1), None)
@@ -135,7 +152,8 @@ def attempts_of_another(
     """
     targets = _targets(sorted(pids), list(folders))
     "localhost".encode("idna")  # imports what the other user may not be able to read
-    importlib.import_module(_STORES)
+    for module in (_STORES, _MESSAGES):
+        importlib.import_module(module)
     found = call_as(user, lambda: [vars(attempt) for attempt in _try_all(targets, list(secrets_of_them))])
     return [Attempt(**fields) for fields in found]
 
@@ -257,10 +275,38 @@ def _answer_to(question: bytes) -> Callable[[str, int], str]:
                     answer += data
         except OSError:
             return ""
-        harmless = not answer or b" 403 " in answer.partition(b"\r\n")[0] or len(answer) == _CHALLENGE_BYTES
+        harmless = not answer or _REFUSAL.match(answer) or len(answer) == _CHALLENGE_BYTES
         return "" if harmless else f"answers {answer[:60]!r}"
 
     return ask
+
+
+def _pages_of_jupyter(host: str, port: int) -> str:
+    seen = []
+    for method, path in _JUPYTER:
+        try:
+            connection = http.client.HTTPConnection(host, port, timeout=_ANSWER_SECONDS)
+            connection.request(method, path, "{}" if method == "POST" else None)
+            status = connection.getresponse().status
+            connection.close()
+        except (OSError, http.client.HTTPException):  # no web server
+            break
+        if status not in (301, 302, 400, 401, 403, 404, 405):
+            seen.append(f"{method} {path}: {status}")
+    return ", ".join(seen)
+
+
+def _messages_of_kernel(host: str, port: int) -> str:
+    """Return the first message to a subscriber: a kernel welcomes each."""
+    zmq = importlib.import_module(_MESSAGES)
+    with zmq.Context() as context, context.socket(zmq.SUB) as socket:
+        socket.linger, socket.rcvtimeo = 0, 1000 * _ANSWER_SECONDS
+        socket.subscribe(b"")
+        socket.connect(f"tcp://{host}:{port}")
+        try:
+            return f"sends {socket.recv()[:60]!r}"
+        except zmq.Again:
+            return ""
 
 
 def _keys_of_store(host: str, port: int) -> str:
@@ -283,16 +329,33 @@ def _keys_of_store(host: str, port: int) -> str:
     return seen
 
 
-_STORES = "labkit.torch_versions.stores"
+_STORES, _MESSAGES = "labkit.torch_versions.stores", "zmq"
 _ANSWER_SECONDS = 2
 """Time for an answer: what takes longer counts as none, so a slow machine never fails a test."""
 _CHALLENGE_BYTES = 32
 """Length of the random number with which the lab's own stores begin."""
+_REFUSAL = re.compile(rb"HTTP/1\.[01] (301|302|400|401|403|404|405) |\xff.{8}\x7f(\x03.CURVE\0|$)", re.DOTALL)
+"""Beginning of a harmless answer: a refusal, the way to the page of logins, or the greeting of an encrypted socket of a
+kernel. A greeting that is cut off says nothing; whether such a socket is encrypted is asked as its client."""
+_JUPYTER = (
+    *(("GET", f"/api/{name}") for name in ("contents", "kernels", "sessions", "terminals", "config/x", "status")),
+    *(("POST", f"/api/{name}") for name in ("contents", "kernels", "terminals", "shutdown")),
+    *(("GET", path) for path in ("/lab", "/files/HOME.md", "/metrics", "/labkit/course", "/lab/api/workspaces")),
+    *(("GET", path) for path in ("/api/routes", "/hub/home", "/hub/api/users", "/hub/api/info", "/hub/metrics")),
+    *(("GET", path) for path in ("/user/ada/api/contents", "/services/small-course/", "/services/classroom/class")),
+    *(("POST", path) for path in ("/hub/api/shutdown", "/hub/api/users", "/hub/api/batchspawner")),
+)
+"""Requests to a notebook's server, a hub and its proxy, which need a login."""
 _QUESTIONS: dict[str, Callable[[str, int], str]] = {
     "nothing sent": _answer_to(b""),
     "as a browser": _answer_to(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"),
     "as a browser, for data": _answer_to(b"GET /data HTTP/1.0\r\nHost: attacker.example\r\n\r\n"),
     "as a scraper of metrics": _answer_to(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"),
+    "as a browser, for Jupyter's pages": _pages_of_jupyter,
+    "as a client of a kernel": _messages_of_kernel,
+    "as a debugger": _answer_to(
+        b'Content-Length: 59\r\n\r\n{"seq":1,"type":"request","command":"threads","arguments":{}}'
+    ),
     "as a client of torch's store": _keys_of_store,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,36 @@ def test_the_batch_stays_in_strong_scaling(tmp_path: Path) -> None:
     points = json.loads(target.read_text())["points"]
     assert {round(point["samples_per_second"] * point["step_seconds"]) for point in points} == {64}
     assert points[-1]["efficiency"] < points[1]["efficiency"]
+
+
+def points_of(target: Path, arguments: str) -> list[dict[str, Any]]:
+    asked = f"predict --model resnet50 --cluster a100x8 --scale 1..8 {arguments} --report {target}"
+    assert main(asked.split()) == 0
+    points: list[dict[str, Any]] = json.loads(target.read_text())["points"]
+    return points
+
+
+@pytest.mark.parametrize(("kept", "batch"), [("--weak", 32), ("--strong", 48)])
+def test_a_microbatch_that_is_not_given_is_the_fastest(
+    kept: str, batch: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "study.json"
+    chosen = points_of(target, f"{kept} --batch {batch}")
+    assert "the fastest microbatch that fits" in " ".join(capsys.readouterr().out.split())
+    shares = [batch if kept == "--weak" else batch // gpus for gpus in (1, 2, 4, 8)]
+    assert [point["microbatch"] for point in chosen] == shares, "larger ones keep a GPU busier, and all fit here"
+    for micro in (1, 2, 3) if kept == "--strong" else (1, 8, 16):
+        given = points_of(target, f"{kept} --batch {batch} --microbatch {micro}")
+        assert [point["microbatch"] for point in given] == [micro] * 4
+        assert all(own["step_seconds"] < other["step_seconds"] for own, other in zip(chosen, given, strict=True))
+    assert "the fastest microbatch" not in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_chosen_microbatch_fits(tmp_path: Path) -> None:
+    target = tmp_path / "study.json"
+    chosen = points_of(target, "--batch 8192")
+    assert all(point["fits"] and 1 < point["microbatch"] < 8192 for point in chosen)
+    assert not any(point["fits"] for point in points_of(target, "--batch 8192 --microbatch 8192"))
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,16 @@ def test_llama_3_405b_reaches_what_it_did(gpus: int, published: float) -> None:
     """arXiv 2407.21783, table 4: 126 layers in 16 stages, the ends with one fewer, 16.8 million tokens a step."""
     best = search(model("llama3-405b"), 2048, topology("dgx-h100", nnodes=gpus // 8)).best
     print(f"{best!r}, {best.plan}")
-    assert best.mfu() == pytest.approx(published, rel=0.10)
+    assert best.mfu() < best.mfu("palm")
+    assert best.mfu("palm") == pytest.approx(published, rel=0.10), "the paper does not say whether masked pairs count"
     assert (best.plan.tensor, best.plan.pipeline, best.plan.balance) == (8, 16, "ends")
 
 
 @pytest.mark.parametrize(
     ("layout", "convention", "published"),
     [
-        ("--cluster a100x1024 --batch 1536 --data 16 --recompute full", "hfu", 140 / 312),
-        ("--cluster a100x64 --batch 64 --data 1 --recompute selective --chunks 3", "mfu", 0.514),
+        ("--cluster a100x1024 --batch 1536 --data 16 --recompute full", "hfu_megatron", 140 / 312),
+        ("--cluster a100x64 --batch 64 --data 1 --recompute selective --chunks 3", "mfu_palm", 0.514),
     ],
 )
 def test_gpt_3_reaches_what_megatron_did(layout: str, convention: str, published: float, tmp_path: Path) -> None:

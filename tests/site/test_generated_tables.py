@@ -1,4 +1,4 @@
-"""The tables of docs/strategies.md and docs/performance.md are what their programs make."""
+"""The tables of docs/strategies.md, docs/performance.md and docs/predict_accuracy.md are what their programs make."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from labkit.catalogue import entries
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import predict_coverage  # noqa: E402
 import sick_runs  # noqa: E402
 import strategies  # noqa: E402
 
@@ -41,6 +42,14 @@ def test_sick_runs_are_as_the_page_says_and_cures_help() -> None:
     assert len(rows) == 10
     assert sick_runs.differing() == [], "run python benchmarks/sick_runs.py"
     assert all(float(cured) < float(sick) for *_, sick, cured, _ in rows)
+
+
+@pytest.mark.parametrize("name", list(predict_coverage.TABLES))
+def test_a_table_of_predictions_is_up_to_date(name: str) -> None:
+    page = predict_coverage.PAGE.read_text()
+    assert predict_coverage.page_tables.filled(page, predict_coverage.TABLES, [name]) == page, (
+        "run python benchmarks/predict_coverage.py"
+    )
 
 
 def test_hours_of_the_syllabuses_are_the_catalogue_s() -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
@@ -20,6 +21,7 @@ from html_pages import Page, read_pages, target, within_clicks
 from playwright.sync_api import Browser, expect
 from playwright.sync_api import Page as Tab
 
+from labkit import repository
 from labkit.catalogue import Exercise, all_exercises
 from labkit.command_line.commands import CommandError
 from labkit.site import command, glossary_links, live, notebooks
@@ -34,6 +36,9 @@ BUILD = "import sys, pathlib; from labkit.site.command import main; sys.exit(mai
 QUESTIONS = {
     # newcomers
     "How do I begin?": ("start", "./lab start"),
+    "Where is the source?": ("start", "Get this repository"),
+    "Which version is it?": ("start", "version 0.1.0"),
+    "Can I try it without installing?": ("start", "A browser is enough"),
     "What do I need to know before?": ("start", "You need to know PyTorch, but nothing about multiple processes"),
     "Do I need a GPU?": ("start", "no root, no GPU"),
     "Which exercise comes after which, and how long does it take?": ("course-map", "you write, and see"),
@@ -48,11 +53,15 @@ QUESTIONS = {
     "How do I run on our Slurm cluster?": ("slurm", "sbatch"),
     "What does this error mean?": ("troubleshooting", "Default process group has not been initialized"),
     "Which parallelism do I need for my model?": ("strategies", "Fastest layouts"),
+    "My job hangs: which rank is it?": ("hangs", "which rank is not in it"),
+    "How do I test code with collectives in CI?": ("testing_without_gpus", "a CI machine without a GPU"),
+    "Which network do I need?": ("before_you_buy", "eight times as long"),
+    "What does a long bar of an all-reduce mean?": ("timeline", "the rank with the short bar came last"),
     "Why is my run slow?": ("performance", "Look for the rank that does not wait"),
     # teachers
     "How long is the course, week by week?": ("teaching", "Ten weeks"),
     "How many GPUs do I need for a class?": ("teaching", "no GPU: virtual ranks model them"),
-    "How do I release, collect and grade?": ("start", "nbgrader collect phase3_multi_node"),
+    "How do I release, collect and grade?": ("grading", "nbgrader collect phase3_multi_node"),
     "How are late submissions treated?": ("grading", "extension"),
     "Can a submission read the hidden checks?": ("sandbox", "submission"),
     "How do I find copied work?": ("integrity", "submission"),
@@ -69,6 +78,8 @@ QUESTIONS = {
 """Each question's page, and words of its answer."""
 SHOWN = ("index", "course-map", "predict", "notebooks/phase3_multi_node/10_ring_allreduce", "reference/labkit.clusters")
 """Pages that are looked at in a browser: one of each kind."""
+FIRST_PAGE_BYTES = 300_000
+"""Maximum of all files that the first page loads, uncompressed."""
 SICK_RUNS = "performance"
 """The page with ten runs and their cures."""
 
@@ -117,6 +128,43 @@ def test_it_builds_without_a_warning(site: Site) -> None:
     assert site.built.returncode == 0, site.built.stderr
     assert site.built.stderr == ""
     assert "pages in" in site.built.stdout
+    assert ("no address of the repository is set" in site.built.stdout) == (repository.repository() is None)
+
+
+def test_pages_say_what_they_are(site: Site) -> None:
+    titles = [re.findall(r"<title>(.*?)</title>", page.path.read_text())[0] for page in site.pages.values()]
+    documents = [site.page(name).path.read_text() for name in ("index", "start", "hangs", "course-map", SHOWN[3])]
+    assert len(titles) - len(set(titles)) == 0, [title for title in titles if titles.count(title) > 1]
+    for text in documents:
+        described = re.findall(r'<meta name="description" content="([^"]+)">', text)
+        assert len(described) == 1 and 40 < len(described[0]) < 300
+        assert re.search(r'<meta property="og:image" content="[./]*preview/card.png">', text)
+        assert re.search(r'<link rel="[a-z ]*icon" href="[^"]*icon.svg">', text)
+    assert (site.folder / "preview" / "card.png").is_file()
+
+
+def test_notebooks_can_be_downloaded_as_a_learner_gets_them(site: Site) -> None:
+    for exercise in all_exercises():
+        page = site.page(f"notebooks/{exercise.notebook_name[:-6]}")
+        file = site.folder / "downloads" / exercise.notebook.name
+        assert (file, "") in [target(page, link) for link in page.links]
+        downloaded = nbformat.read(file, as_version=4)
+        assert [cell.source for cell in downloaded.cells] == [cell.source for cell in release(exercise).cells]
+        assert not any(cell.get("outputs") for cell in downloaded.cells)
+
+
+def test_a_printed_page_has_no_link_over_its_text(site: Site, browser: Browser) -> None:
+    tab = opened(browser, site, "index")
+    tab.emulate_media(media="print")
+    assert not tab.get_by_text("Skip to content").is_visible()
+    tab.context.close()
+
+
+def test_the_card_of_rules_is_one_sheet(site: Site, browser: Browser) -> None:
+    tab = opened(browser, site, "rules")
+    printed = tab.pdf(format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    tab.context.close()
 
 
 def test_terms_are_linked_where_they_occur_first(site: Site) -> None:
@@ -301,6 +349,44 @@ def test_a_recording_shows_what_the_notebook_s_picture_shows() -> None:
             output.metadata["image/png"] for output in cell.outputs if "image/png" in output.get("metadata", {})
         ]
         assert pictures[-1]["alt"] == recorded["about"]["alt"], again
+
+
+@pytest.mark.parametrize("width", [1250, 320])
+def test_the_first_page_is_light_and_nothing_on_it_moves_by_itself(site: Site, browser: Browser, width: int) -> None:
+    tab = new_context(browser, viewport={"width": width, "height": 900}).new_page()
+    loaded: set[str] = set()
+    tab.on("request", lambda request: loaded.add(request.url))
+    tab.add_init_script(
+        "window.moved = []; const observer = new PerformanceObserver((list) => { "
+        "for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.moved.push(entry.value); }); "
+        "observer.observe({ type: 'layout-shift', buffered: true });"
+    )
+    tab.goto((site.folder / "index.html").as_uri())
+    for figure in tab.locator(".lab-figure").all():
+        figure.scroll_into_view_if_needed()
+    figure = tab.locator(".lab-figure.skipped_barrier")
+    figure.get_by_role("button", name="Play").click()
+    expect(figure.get_by_role("button", name="Again")).to_be_visible()
+    assert tab.evaluate("window.moved") == []
+    files = [Path(unquote(urlsplit(url).path)) for url in loaded]
+    weights = {file.name: file.stat().st_size for file in files}
+    assert sum(weights.values()) <= FIRST_PAGE_BYTES, sorted(weights.items(), key=lambda item: -item[1])
+    tab.context.close()
+
+
+def test_figures_are_on_the_first_page_and_on_the_first_notebook_s(site: Site, browser: Browser) -> None:
+    first = f"notebooks/{all_exercises()[0].notebook_name[:-6]}"
+    for name, figures, width in (("index", 3, 320), (first, 1, 320)):
+        tab = opened(browser, site, name, width=width)
+        assert tab.locator(".lab-figure").count() == figures
+        for slider in tab.locator(".lab-figure input[type=range]").all():
+            slider.press("End")
+        expect(tab.locator(".skipped_barrier pre.diagnosis.shown")).to_contain_text("rank 2 ended without it")
+        assert tab.evaluate("document.scrollingElement.scrollWidth") <= width
+        assert barriers(tab, "html") == []
+        tab.context.close()
+    page = site.page(first).path.read_text()
+    assert page.index('class="lab-figure') < page.index('class="cell ')
 
 
 def test_search_works_without_a_server(site: Site, browser: Browser) -> None:

@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
 from waiting import BROKEN_SECONDS, wait_until
 
-from labkit.course.phase4_production.monitoring.given import Alarm, PrometheusSink, StepRecord
+from labkit.course.phase4_production.monitoring.given import Alarm, Evaluation, PrometheusSink, StepRecord
 
 RANKS = 4
 
@@ -32,6 +32,7 @@ def main(containers: Path, runs: Path, learner: str) -> None:
     sinks = [PrometheusSink(rank, port=9400 + rank, address="0.0.0.0") for rank in range(RANKS)]
     for rank, sink in enumerate(sinks):
         sink.step(record(rank))
+    sinks[0].evaluation(Evaluation(time=0.0, step=9, figures={"top1": 0.9}))
     sinks[0].alarm(Alarm("slow compute", 2, 9))
     (source,) = yaml.safe_load((containers / "grafana/datasources/prometheus.yaml").read_text())["datasources"]
     queries = {
@@ -59,7 +60,8 @@ def main(containers: Path, runs: Path, learner: str) -> None:
 def record(rank: int) -> StepRecord:
     return StepRecord(
         time=0.0, rank=rank, step=9, loss=1.0, samples_per_second=100.0, step_seconds=0.08, compute_seconds=0.04,
-        communication_seconds=0.03, input_seconds=0.01, memory_bytes=1000, gpu_percent=90,
+        communication_seconds=0.03, input_seconds=0.01, memory_bytes=1000, gpu_percent=90, gpu_memory_bytes=2000,
+        gpu_celsius=60, operations={"all_reduce": [0.01, 0.02]},
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from containerfile import stages  # noqa: E402
 
 def index_of_cpu_builds() -> list[str]:
     """Options for a torch without CUDA: pip's own index where its torch has none, as `./lab` decides, too."""
-    (torch,) = re.findall(r"^torch==\S+", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    torch = (ROOT / "requirements/torch.txt").read_text().strip()
     ask = ["--dry-run", "--no-deps", "--ignore-installed", "--use-feature=fast-deps", "--report=-", "--quiet", torch]
     report = subprocess.run([sys.executable, "-m", "pip", "install", *ask], capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(report.stdout)

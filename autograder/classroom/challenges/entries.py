@@ -13,6 +13,7 @@ from autograder.intake.limits import EntryRefused
 from labkit import catalogue
 from labkit.challenges.challenge import BOUND
 from labkit.challenges.sending import ASSIGNMENT, ENTRY, MOST_BYTES, NAME, WITHDRAWAL, checked_name
+from labkit.text_files import UnreadableText, decoded
 
 _MOST_NAME_BYTES = 1_000
 
@@ -77,8 +78,8 @@ def _text(folder: int, name: str, limit: int) -> str:
     except FileNotFoundError:
         raise EntryRefused(f"it has no {name}") from None
     try:
-        return read(folder, FolderEntry(name, status), limit).decode()
-    except UnicodeDecodeError:
-        raise EntryRefused(f"{name} is not UTF-8 text") from None
+        return decoded(read(folder, FolderEntry(name, status), limit))
+    except UnreadableText as problem:
+        raise EntryRefused(f"{name}: {problem}") from None
     except EntryRefused as problem:
         raise EntryRefused(f"{name} was not read: {problem}") from None

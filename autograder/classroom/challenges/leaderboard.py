@@ -6,6 +6,7 @@
     challenges/NAME/ID/entry.py          the text that was judged
     challenges/NAME/ID/storm-1.json      the trace of each instance
     challenges/NAME/ID/result.json       written last: without it the entry is not judged
+    challenges/final/                    the same files of challenges that are over, with a seed of its own
 
 An entry judged again, after a kill, gets the same ID and the same result.
 """
@@ -88,6 +89,14 @@ class Leaderboard:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @property
+    def final(self) -> Leaderboard:
+        """The standings of challenges that are over, on instances that no entry has run on before.
+
+        An entry can tell by its score what it has seen of a hidden instance, and a later one be made for that.
+        """
+        return Leaderboard(self._folder / "final")
+
     def seed(self) -> int:
         """Return the seed of the instances, drawn at the first call: too large to be found by trying."""
         path = self._folder / "seed"
@@ -169,6 +178,10 @@ class Leaderboard:
                     path.unlink()
         write_json(folder / "result.json", asdict(result))
         return result
+
+    def source(self, challenge: str, id: str) -> str:
+        """Return the text of a judged entry."""
+        return (self._folder / challenge / id / "entry.py").read_text()
 
     def trace(self, challenge: str, id: str, instance: str) -> Path | None:
         """Return the file of a trace; None if there is none. The arguments may come from an address."""

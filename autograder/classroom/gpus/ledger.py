@@ -63,7 +63,7 @@ class Ledger:
         """Write the intervals of all jobs that have or had nodes.
 
         gpus: GPUs of these jobs, by job and start; a larger number than before holds for the whole interval. A job that
-        the scheduler has forgotten since the last look ends where it was seen last.
+        the scheduler has forgotten since the last look ends where it was seen last. No job ends later than `now`.
         """
         with closing(self._open()) as database, database:
             seen = set()
@@ -71,13 +71,14 @@ class Ledger:
                 if not job.has_run:
                     continue
                 count, runs = gpus[job.id, job.start], job.holds and not job.is_ending
-                _write(database, job, job.start, int(now) if runs else job.end, count)
+                end = min(job.end, int(now))
+                _write(database, job, job.start, int(now) if runs else end, count)
                 if runs:
                     seen.add((job.id, job.start))
                 else:
                     database.execute(
                         "UPDATE uses SET until = ?, ended = 1 WHERE job = ? AND start = ? AND NOT ended",
-                        (job.end, job.id, job.start),
+                        (end, job.id, job.start),
                     )
                 if job.is_ending:
                     # the scheduler's end is when it began to end; from then until its nodes are free is a second use

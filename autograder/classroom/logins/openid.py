@@ -12,8 +12,8 @@ from oauthenticator.generic import GenericOAuthenticator
 
 from autograder.classroom.logins.claims import user_name
 from autograder.classroom.site import OpenID
-from autograder.text_files import UnreadableText, read_text
 from labkit.command_line.commands import CommandError
+from labkit.text_files import UnreadableText, read_text
 
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
 

@@ -15,10 +15,12 @@ from autograder.classroom.overview.attempts import Attempt, changed_attempts
 from autograder.classroom.overview.folder_records import collected, feedback_pages
 from autograder.classroom.overview.gradebook_marks import GradebookMarks, NotebookMarks, gradebook_marks
 from autograder.classroom.overview.judged import read_verdicts
+from autograder.classroom.overview.pace import Pace, paces
 from autograder.classroom.overview.returned_page import ReturnedPage, returned_page
 from autograder.intake.folder import printable
 from autograder.intake.stamps import in_utc
 from labkit.catalogue import Exercise, all_exercises
+from labkit.lab_failed import LAB_FAILED
 
 _ROUNDING = timedelta(seconds=1)
 
@@ -28,7 +30,7 @@ class State(Enum):
 
     NOT_HANDED_IN = "not handed in"
     WAITS = "to be graded"
-    FAILED = "grader failed"
+    FAILED = LAB_FAILED
     BY_HAND = "to be looked at by hand"
     NOT_WRITTEN = "nothing written"
     NO_MARKS = "no marks"
@@ -74,6 +76,8 @@ class ClassReader:
 
     def __init__(self, folders: Folders, queue: GradingQueue) -> None:
         self._folders, self._queue = folders, queue
+        self._paces: tuple[datetime | None, Mapping[str, Pace]] = None, {}
+        """The class's paces, and the minute in which they were computed."""
         self._gradebook = CachedReads(gradebook_marks)
         self._verdicts = CachedReads(read_verdicts)
         self._collected = CachedReads(collected)
@@ -134,6 +138,16 @@ class ClassReader:
                     if attempts:
                         by_exercise[learner, exercise.name] = attempts
         return by_exercise
+
+    def paces(self, learners: Sequence[str], now: datetime) -> Mapping[str, Pace]:
+        """Return the pace of each exercise that somebody has tried, by its name; computed once a minute at most.
+
+        now: with a time zone.
+        """
+        minute = now.replace(second=0, microsecond=0)
+        if self._paces[0] != minute:
+            self._paces = minute, paces(self.attempts(learners), now)
+        return self._paces[1]
 
     def _attempts_at(self, exercise: str, learner: str, assignment: str, records: Iterable[Done]) -> list[Attempt]:
         attempts = [

@@ -6,12 +6,15 @@ import asyncio
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tornado import web
 
 from autograder.classroom.overview.attempts import stuck_learners, wrong_answers
-from autograder.classroom.overview.class_reader import State
+from autograder.classroom.overview.class_reader import AssignmentStatus, State
 from autograder.classroom.pages.page import Page, today
 from autograder.classroom.pages.rendering import FEEDBACK_POLICY
 
@@ -49,7 +52,7 @@ class ClassPage(InstructorPage):
         learners, reader = self.classroom.learners, self.reader
         shown = reader.assignments(learners)
         attempts = reader.attempts(learners)
-        answers = wrong_answers(attempts)
+        answers, pace_of = wrong_answers(attempts), reader.paces(learners, datetime.now(UTC))
         exercises = [exercise for group in reader.released().values() for exercise in group]
         self.show(
             "class",
@@ -73,8 +76,16 @@ class ClassPage(InstructorPage):
                 for exercise in exercises
             },
             names={exercise.name: exercise for exercise in exercises},
+            paces=[pace for exercise in exercises if (pace := pace_of.get(exercise.name))],
+            week=self.week(shown),
             queue=self.queue.waiting(today()),
         )
+
+    def week(self, shown: Mapping[str, Sequence[AssignmentStatus]]) -> list[tuple[str, datetime | None, int]]:
+        """Each released assignment with its due date, the class's (UTC), and how many learners have handed it in."""
+        due = self.reader.gradebook().due
+        handed_in = Counter(one.name for own in shown.values() for one in own if one.handed_in is not None)
+        return [(name, due.get(name), handed_in[name]) for name in self.reader.released()]
 
 
 class LearnersFeedback(InstructorPage):

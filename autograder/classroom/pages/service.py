@@ -73,14 +73,15 @@ class ChallengePage(Page):
         challenge, site = self.challenge(name), self.classroom.site
         statuses = [status for status in self.queue_status() if status.assignment == assignment_of(name)]
         refused = [done for status in statuses for done in status.done if not done.judged]
-        standings = self.leaderboard.standings(name)
+        over = name in site.challenges.traces
+        standings = (self.leaderboard.final if over else self.leaderboard).standings(name)
         self.show(
             "challenge",
             challenge=challenge,
             user=self.user,
             standings=standings,
             instances=list(standings[0].row.values) if standings else [],
-            traces=name in site.challenges.traces,
+            traces=over,
             open=name in site.challenges.open,
             tries=site.grading.tries_per_day,
             waiting="".join(map(waiting_text, statuses)),
@@ -91,9 +92,9 @@ class ChallengePage(Page):
         )
 
     def _own_entries(self, name: str, refused: list[Done]) -> list[OwnEntry]:
-        """Return the learner's entries, newest first."""
+        """Return the learner's entries, newest first; after the challenge, with their results on the new instances."""
         entries = [OwnEntry(done.finished, "", 0.0, f"refused: {done.problem}") for done in refused]
-        for result in self.leaderboard.results(name):
+        for result in (*self.leaderboard.results(name), *self.leaderboard.final.results(name)):
             if result.author == self.user:
                 score = Row("", result.values).score if result.values else 0.0
                 withdrawn = self.leaderboard.is_withdrawn(name, self.user, result.sent)
@@ -109,8 +110,9 @@ class TraceFile(Page):
         self.challenge(name)
         if name not in self.classroom.site.challenges.traces:
             raise web.HTTPError(403, "Your instructor has not opened the traces of this challenge.")
-        instances = list(self.leaderboard.bounds(name))
-        path = self.leaderboard.trace(name, id, instances[int(number)]) if int(number) < len(instances) else None
+        board = self.leaderboard.final
+        instances = list(board.bounds(name))
+        path = board.trace(name, id, instances[int(number)]) if int(number) < len(instances) else None
         if path is None:
             raise web.HTTPError(404, "There is no such trace; it may have been too large to keep.")
         self.set_header("Content-Type", "application/json")

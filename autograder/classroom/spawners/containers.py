@@ -10,6 +10,7 @@ from autograder.classroom import addresses
 from autograder.classroom.site import Site
 from labkit.challenges import sending
 from labkit.hub import idle_minutes
+from labkit.installing import how_to_install
 from labkit.progress.home import CLASSROOM_PAGE
 
 HOME = "/home/lab"
@@ -38,10 +39,7 @@ def configure(c: Any, site: Site, hub_address: str, bind_address: str) -> None:
     c.Spawner.environment = environment(site)
 
 
-def package(module: str, name: str, extra: str) -> Iterator[str]:
+def package(module: str, name: str) -> Iterator[str]:
     """Yield how to install a package that only this kind of servers needs, if it is missing."""
     if importlib.util.find_spec(module) is None:
-        yield (
-            f"the package {name} is not installed: "
-            f".venv/bin/python -m pip install -c requirements.lock -e './autograder[hub,{extra}]' installs it"
-        )
+        yield f"the package {name} is not installed: {how_to_install(name, 'spawners')}"

@@ -66,7 +66,7 @@ def prepare(folders: Folders, spawner: Any) -> None:
 
 def missing(site: Site) -> list[str]:
     """Return which of the package, the daemon, the image and the network are missing."""
-    problems = list(containers.package("dockerspawner", "dockerspawner", "docker"))
+    problems = list(containers.package("dockerspawner", "dockerspawner"))
     return problems or list(_of_daemon(_table(site)))
 
 

@@ -99,8 +99,8 @@ def prepare(folders: Folders, spawner: Any) -> None:
 def missing(site: Site) -> list[str]:
     """Return which of the package, the cluster and the claim are missing."""
     packages = [
-        *containers.package("kubespawner", "jupyterhub-kubespawner", "kubernetes"),
-        *containers.package("kubernetes", "kubernetes", "kubernetes"),
+        *containers.package("kubespawner", "jupyterhub-kubespawner"),
+        *containers.package("kubernetes", "kubernetes"),
     ]
     return packages or list(_of_cluster(_table(site)))
 

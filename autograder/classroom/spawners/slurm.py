@@ -11,7 +11,7 @@ import os
 import pwd
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,10 @@ exec {{cmd}}
 """
 
 
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "SLURM_CONF")
+"""Variables of the hub that learners' servers and Slurm's commands have."""
+
+
 class PortHandler(BatchSpawnerAPIHandler):  # type: ignore[misc]  # batchspawner has no types
     """Takes the port of a server that has started, and nothing else.
 
@@ -62,7 +66,7 @@ class PortHandler(BatchSpawnerAPIHandler):  # type: ignore[misc]  # batchspawner
         token, body = self.get_auth_token(), self.get_json_body()
         port = body.get("port") if isinstance(body, dict) else None
         spawner = next((each for each in self.current_user.spawners.values() if each.api_token == token), None)
-        if not token or spawner is None:
+        if not token or spawner is None or spawner.pending != "spawn":
             raise web.HTTPError(403, "only a server that is starting reports its port")
         if set(body or ()) != {"port"} or type(port) is not int or not 1024 <= port < 65536:
             raise web.HTTPError(400, "a server reports one port")
@@ -78,6 +82,11 @@ class SlurmSpawner(batchspawner.SlurmSpawner):  # type: ignore[misc]
     def _become_learner(self) -> str:
         """Return the prefix of sbatch, squeue and scancel by which the hub becomes the learner."""
         return " ".join(_becoming(self.user.name))
+
+    async def run_command(self, cmd: str, input: str | None = None, env: Mapping[str, str] | None = None) -> str:
+        """Run one of Slurm's commands as the learner, who can read the environment of such a process."""
+        output: str = await super().run_command(cmd, input, _not_secret() if env is None else env)
+        return output
 
     async def start(self) -> tuple[str, int]:
         """Submit the job; return address and port of the server, as soon as it has reported them."""
@@ -95,6 +104,11 @@ def _becoming(learner: str) -> list[str]:
     return ["runuser", "-u", learner, "--"] if os.geteuid() == 0 else ["sudo", "-n", "-E", "-u", learner]
 
 
+def _not_secret() -> dict[str, str]:
+    """Return the part of the hub's environment that a command needs which the hub runs as a learner."""
+    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
+
 def configure(c: Any, site: Site, folders: Folders) -> None:
     """Set JupyterHub's spawner. Servers reach the hub at the address for browsers, and by no other port."""
     slurm = _table(site)
@@ -110,7 +124,7 @@ def configure(c: Any, site: Site, folders: Folders) -> None:
     spawner.req_partition, spawner.req_runtime, spawner.req_memory = slurm.partition, slurm.time, slurm.memory
     spawner.req_nprocs, spawner.req_gres = str(slurm.cpus), slurm.gres
     spawner.req_prologue = slurm.prologue
-    spawner.env_keep = ["PATH", "LANG", "LC_ALL", "SLURM_CONF"]
+    spawner.env_keep = list(_PASSED_ON)
     spawner.environment = {
         idle_minutes.VARIABLE: str(site.servers.idle_ranks_minutes),
         sending.EXCHANGE: f"{slurm.exchange}/{site.course.name}",
@@ -153,7 +167,15 @@ def _of_submission(slurm: Slurm, people: Sequence[str]) -> Iterator[str]:
     options = [f"--time={slurm.time}", f"--mem={slurm.memory}", f"--cpus-per-task={slurm.cpus}"]
     options += [f"--partition={slurm.partition}"] * bool(slurm.partition) + [f"--gres={slurm.gres}"] * bool(slurm.gres)
     try:
-        clients.ask(*_becoming(people[0]), "sbatch", "--test-only", "--chdir=/", *options, "--wrap=true")
+        clients.ask(
+            *_becoming(people[0]),
+            "sbatch",
+            "--test-only",
+            "--chdir=/",
+            *options,
+            "--wrap=true",
+            variables=_not_secret(),
+        )
     except InvalidJob as problem:
         may = (
             ""

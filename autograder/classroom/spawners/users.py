@@ -61,7 +61,10 @@ class UserSpawner(LocalProcessSpawner):  # type: ignore[misc]  # JupyterHub has 
 
     async def start(self) -> tuple[str, int]:
         """Start the server; return its address and port."""
-        Path(self.notices, self.user.name).mkdir(parents=True, exist_ok=True)
+        notices, person = Path(self.notices, self.user.name), pwd.getpwnam(self.user.name)
+        notices.mkdir(parents=True, exist_ok=True)
+        notices.chmod(0o700)
+        os.chown(notices, person.pw_uid, person.pw_gid)  # root writes them all the same
         self._group = new_group(self.memory_bytes, self.processes, self.log.warning)
         return await super().start()  # type: ignore[no-any-return]
 

@@ -45,7 +45,7 @@ def _tried(order: Order) -> str:
     pid = os.fork()
     if pid == 0:
         try:
-            namespaces.private_folders(order.home, order.scratch_bytes)
+            namespaces.private_folders(order.home, order.scratch_bytes, order.scratch_files)
         except BaseException as error:
             os.write(writing, f"{type(error).__name__}: {error}".encode())
         finally:
@@ -86,7 +86,8 @@ class _Ranks:
             landlock.restrict(self._seen, self._written, own, network=self._order.network)
 
     def _private_folders(self) -> list[str]:
-        namespaces.private_folders(self._order.home, self._order.scratch_bytes)
+        order = self._order
+        namespaces.private_folders(order.home, order.scratch_bytes, order.scratch_files)
         capabilities.drop_all()
         # the supervisor's is not visible here; multiprocessing makes one on demand
         multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]  # no public way

@@ -19,6 +19,8 @@ class Order:
     file_bytes: int
     scratch_bytes: int
     """Size of /tmp, of /dev/shm and of the home folder, each."""
+    scratch_files: int
+    """Number of files and folders in each of them."""
     cpu_seconds: int
     """CPU seconds of one process."""
     virtual: bool = False

@@ -41,12 +41,15 @@ def be(order: Order, control: int, progress: int, furnished: bool) -> NoReturn:
         report(progress, {"here": True})
         if not os.read(progress, 1):
             os._exit(0)
-        if not furnished:
-            namespaces.furnish(order.home, order.scratch_bytes)
+        not_limited = ""
+        if furnished:
+            not_limited = namespaces.limit_files((*namespaces.SHARED_SCRATCH, order.home), order.scratch_files)
+        else:
+            namespaces.furnish(order.home, order.scratch_bytes, order.scratch_files)
         os.chdir(order.home)
         confine(order)
         problem = keep_ranks_apart(order) if order.apart else ""
-        report(progress, {"ready": True, "no_private_folders": problem})
+        report(progress, {"ready": True, "no_private_folders": problem, "files_not_limited": not_limited})
         os.close(progress)
         server.serve(socket.socket(fileno=control), prepared=REMOTE.prepare if order.virtual else None)
     except BaseException as problem:

@@ -28,6 +28,7 @@ from labkit.clusters.forkserver.supervisor import supervise, supervise_ahead
 from labkit.clusters.forkserver.time_limit import TimeLimit
 from labkit.clusters.job import Job
 from labkit.clusters.run import Run
+from labkit.command_line.commands import LabFailed
 from labkit.forking.client import NoForkServer
 from labkit.forking.held import HeldForkServer, Launch
 from labkit.forking.request import Ahead, Request, name_of
@@ -41,7 +42,7 @@ _WHERE_SECONDS = 1.0
 """Time for all ranks to report where they are when they are interrupted."""
 
 
-class ForkServerDied(RuntimeError):
+class ForkServerDied(LabFailed, RuntimeError):
     """The forkserver ended before the run began; the message includes its last output."""
 
 

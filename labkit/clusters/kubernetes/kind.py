@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from labkit.clusters.cluster import Cluster
 from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.kinds import preset
-from labkit.clusters.kubernetes.api import Api
-from labkit.clusters.kubernetes.cluster import KubernetesCluster, kubernetes
-from labkit.clusters.kubernetes.errors import KubernetesError
-from labkit.clusters.kubernetes.login import as_person
 from labkit.clusters.options import BACKEND, GPUS_PER_NODE, NNODES, NPROC_PER_NODE, duration
 from labkit.command_line.finding import Finding, State
 
 
+def _cluster() -> type:
+    from labkit.clusters.kubernetes.cluster import KubernetesCluster
+
+    return KubernetesCluster
+
+
+def _make(**options: Any) -> Cluster:
+    from labkit.clusters.kubernetes.cluster import kubernetes
+
+    return kubernetes(**options)
+
+
 def _examine() -> Finding:
+    from labkit.clusters.kubernetes.api import Api
+    from labkit.clusters.kubernetes.errors import KubernetesError
+    from labkit.clusters.kubernetes.login import as_person
+
     try:
         api = Api(as_person(), preset("kubernetes").get("namespace"))
         version = api.get("/version")["gitVersion"]
@@ -32,8 +47,8 @@ def _examine() -> Finding:
 
 KIND = ClusterKind(
     name="kubernetes",
-    cluster=KubernetesCluster,
-    make=kubernetes,
+    cluster=_cluster,
+    make=_make,
     options=(
         NNODES,
         NPROC_PER_NODE,

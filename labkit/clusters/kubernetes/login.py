@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.clusters.kubernetes.errors import KubernetesError
+from labkit.installing import how_to_install
 
 HUB = "LABKIT_KUBERNETES_API"
 """Environment variable: the address under which a course's hub passes requests on to the cluster's API. The hub knows
@@ -102,7 +103,7 @@ def _configuration() -> Any:
         from kubernetes import client  # late: it takes a second or two
     except ImportError:
         raise KubernetesError(
-            "running on Kubernetes needs the package `kubernetes`: pip install 'labkit[kubernetes]', then restart the "
-            "notebook's kernel"
+            f"running on Kubernetes needs the package `kubernetes`: {how_to_install('kubernetes', 'notebooks')}; then "
+            "restart the notebook's kernel"
         ) from None
     return client.Configuration()

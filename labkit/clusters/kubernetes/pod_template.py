@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.clusters.job import InvalidJob
+from labkit.text_files import UnreadableText, read_text
 
 
 def read_template(given: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -20,8 +21,8 @@ def read_template(given: str | Path | Mapping[str, Any] | None) -> Mapping[str, 
         import yaml
 
         try:
-            read = yaml.safe_load(Path(given).read_text())
-        except (OSError, UnicodeError, yaml.YAMLError) as error:
+            read = yaml.safe_load(read_text(Path(given)))
+        except (OSError, UnreadableText, yaml.YAMLError) as error:
             raise InvalidJob(f"the pod template {given} cannot be read: {error}") from None
         given = read.get("template", read) if isinstance(read, Mapping) else {"no": "map"}
     if not given or not given.keys() <= {"apiVersion", "kind", "metadata", "spec"}:

@@ -15,21 +15,20 @@ from torch import Tensor
 
 from labkit.clusters.local.gpu import Gpu
 from labkit.clusters.local.recording import Group, Operation
-from labkit.torch_versions.groups import Work, dress_group, gloo_group
+from labkit.torch_versions.groups import DelegatingWork, dress_group, gloo_group
 from labkit.trace import Kind
 
 _NOTHING: dict[str, Any] = {}
 
 
-class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versions
+class RecordedWork(DelegatingWork):
     """An operation under way. It ends when its future does; without a future, when it is waited for.
 
     `__del__` runs as soon as the last reference is gone: an operation with a future outlives it.
     """
 
     def __init__(self, real: Any, operation: Operation) -> None:
-        super().__init__()
-        self._real = real
+        super().__init__(real)
         self._operation = operation
 
     def wait(self, *timeout: Any) -> bool:
@@ -38,7 +37,7 @@ class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versi
         recorder.rests()
         operation.wait()
         try:
-            done: bool = self._real.wait(*timeout)
+            done = super().wait(*timeout)
             self._done()
             return done
         finally:
@@ -46,7 +45,7 @@ class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versi
             recorder.computes()
 
     def is_completed(self) -> bool:
-        done: bool = self._real.is_completed()
+        done = super().is_completed()
         if done:
             self._done()
         return done
@@ -54,25 +53,8 @@ class RecordedWork(Work):  # type: ignore[misc]  # typed as Any, see torch_versi
     def _done(self) -> None:
         self._operation.end()
 
-    def _source_rank(self) -> int:
-        return int(self._real._source_rank())
-
-    source_rank = _source_rank
-
-    def is_success(self) -> bool:
-        return bool(self._real.is_success())
-
-    def exception(self) -> Any:
-        return self._real.exception()
-
-    def synchronize(self) -> None:
-        self._real.synchronize()
-
-    def result(self) -> Any:
-        return self._real.result()
-
     def get_future(self) -> Any:
-        future = self._real.get_future()
+        future = super().get_future()
         self._operation.awaited_by(future)
         return future
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from labkit.clusters.examination import all_reduce
+from typing import Any
+
+from labkit.clusters.cluster import Cluster
 from labkit.clusters.kind import ClusterKind, Option
-from labkit.clusters.local.cluster import LocalCluster, local
 from labkit.clusters.options import BACKEND, NNODES, NPROC_PER_NODE, seconds
 from labkit.command_line.finding import Finding
 
 
+def _cluster() -> type:
+    from labkit.clusters.local.cluster import LocalCluster
+
+    return LocalCluster
+
+
+def _make(**options: Any) -> Cluster:
+    from labkit.clusters.local.cluster import local
+
+    return local(**options)
+
+
 def _examine() -> Finding:
+    from labkit.clusters.examination import all_reduce
+    from labkit.clusters.local.cluster import local
+
     return all_reduce(local(nproc_per_node=2))
 
 
 KIND = ClusterKind(
     name="local",
-    cluster=LocalCluster,
-    make=local,
+    cluster=_cluster,
+    make=_make,
     options=(
         NNODES,
         NPROC_PER_NODE,

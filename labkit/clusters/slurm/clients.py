@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labkit.clusters.job import InvalidJob
@@ -132,11 +133,14 @@ def require_slurm() -> None:
         )
 
 
-def ask(*command: str) -> str:
-    """Output of a client. Raises `InvalidJob` with the client's own message if it fails."""
+def ask(*command: str, variables: Mapping[str, str] | None = None) -> str:
+    """Output of a client. Raises `InvalidJob` with the client's own message if it fails.
+
+    variables: its environment; None for this process's own, as far as a client should have it.
+    """
     done = subprocess.run(
         command,
-        env=environment(),
+        env=environment() if variables is None else variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

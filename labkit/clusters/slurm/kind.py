@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from typing import Any
 
+from labkit.clusters.cluster import Cluster
 from labkit.clusters.job import InvalidJob
 from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.options import BACKEND, GPUS_PER_NODE, NNODES, NPROC_PER_NODE, at_least_one, duration
-from labkit.clusters.slurm import clients
-from labkit.clusters.slurm.cluster import SlurmCluster, slurm
 from labkit.command_line.finding import Finding, State
 
 
+def _cluster() -> type:
+    from labkit.clusters.slurm.cluster import SlurmCluster
+
+    return SlurmCluster
+
+
+def _make(**options: Any) -> Cluster:
+    from labkit.clusters.slurm.cluster import slurm
+
+    return slurm(**options)
+
+
 def _examine() -> Finding:
+    from labkit.clusters.slurm import clients
+
     if shutil.which("srun") is None:
         return Finding(State.MISSING, "no srun", "not needed on a laptop")
     try:
@@ -27,8 +41,8 @@ def _examine() -> Finding:
 
 KIND = ClusterKind(
     name="slurm",
-    cluster=SlurmCluster,
-    make=slurm,
+    cluster=_cluster,
+    make=_make,
     options=(
         NNODES,
         NPROC_PER_NODE,

@@ -6,16 +6,22 @@ import argparse
 from typing import Any
 
 from labkit.clusters.cluster import Cluster
-from labkit.clusters.examination import all_reduce
 from labkit.clusters.kind import ClusterKind, Option
 from labkit.clusters.options import NNODES, NPROC_PER_NODE, at_least_one
-from labkit.clusters.virtual.cluster import VirtualCluster, virtual
 from labkit.clusters.virtual.scheduler import faults
 from labkit.command_line.finding import Finding
 from labkit.hardware import GPUS, LINKS, PRESETS, STORAGE, settings
 
 
+def _cluster() -> type:
+    from labkit.clusters.virtual.cluster import VirtualCluster
+
+    return VirtualCluster
+
+
 def _make(settings: list[tuple[str, Any]] | None = None, **options: Any) -> Cluster:
+    from labkit.clusters.virtual.cluster import virtual
+
     return virtual(settings=None if settings is None else dict(settings), **options)
 
 
@@ -40,12 +46,15 @@ def _fault(text: str) -> faults.Fault:
 
 
 def _examine() -> Finding:
+    from labkit.clusters.examination import all_reduce
+    from labkit.clusters.virtual.cluster import virtual
+
     return all_reduce(virtual(nproc_per_node=4))
 
 
 KIND = ClusterKind(
     name="virtual",
-    cluster=VirtualCluster,
+    cluster=_cluster,
     make=_make,
     options=(
         Option("preset", f"name of a machine ({', '.join(PRESETS)}) or a file", words=tuple(PRESETS)),

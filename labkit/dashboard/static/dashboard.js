@@ -38,14 +38,13 @@ export class Dashboard {
         this.split = panel(panels, "Time of a step", 120, ["compute", "communication", "input"]);
         this.memory = panel(panels, "Memory of a rank", 120, { median: COLOURS.compute, largest: COLOURS.other });
         this.loss = panel(panels, "Loss", 120);
+        this.gpu = panel(panels, "GPU utilization of a rank", 120, { median: COLOURS.compute, lowest: COLOURS.other });
         this.heat = panel(panels, "Compute and input of each rank, beside the median", 160);
         this.heat.figure.classList.add("wide");
-        const alarms = element(panels, "figure", "wide alarms");
-        this.alarmsTitle = element(element(alarms, "figcaption"), "b", "", "Alarms");
-        const table = element(alarms, "table");
-        const head = element(element(table, "thead"), "tr");
-        for (const name of ["cause", "rank", "step", "detail"]) element(head, "th", "", name).scope = "col";
-        this.rows = element(table, "tbody");
+        this.gpus = new Table(panels, "GPU of each rank, now", ["rank", "utilization", "memory in use", "temperature"]);
+        this.operations = new Table(
+            panels, "Communication of all ranks: waiting in each call", ["operation", "calls", "mean", "10 µs to 10 s"]);
+        this.alarms = new Table(panels, "Alarms", ["cause", "rank", "step", "detail"]);
         this.data = null;
         this.observer = new ResizeObserver(() => this.draw());
         this.observer.observe(root);
@@ -72,6 +71,10 @@ export class Dashboard {
         this.title.textContent = `Training: ${data.folder}`;
         const steps = data.last_step < 0 ? "No steps yet." : `Step ${data.last_step.toLocaleString("en")}`;
         const parts = [steps, `${data.ranks.length} of ${data.world_size} ranks`];
+        if (data.evaluation) {
+            const figures = Object.entries(data.evaluation.figures).map(([name, value]) => `${name} ${shown(value, "")}`);
+            parts.push(`tested after ${data.evaluation.step.toLocaleString("en")} steps: ${figures.join(", ")}`);
+        }
         if (data.last_step >= 0) parts.push(`${data.number_of_alarms} ${data.number_of_alarms === 1 ? "alarm" : "alarms"}`);
         this.state.textContent = parts.join(" · ");
         this.throughput.lines(data, { "": data.samples_per_second }, { "": COLOURS.compute }, "");
@@ -87,16 +90,64 @@ export class Dashboard {
         this.loss.lines(data, { "": data.loss }, { "": COLOURS.compute }, "");
         this.loss.value(shown(last(data.loss), ""));
         this.heat.heat(data);
-        this.alarmsTitle.textContent = data.alarms.length ? `Alarms: ${data.number_of_alarms}` : "No alarms";
-        this.rows.replaceChildren();
-        for (const alarm of data.alarms) {
-            const row = element(this.rows, "tr");
-            for (const name of ["cause", "rank", "step", "detail"]) element(row, "td", "", String(alarm[name]));
+        this.gpu.figure.hidden = this.gpus.figure.hidden = !data.gpus.length;
+        if (data.gpus.length) {
+            const utilization = { lowest: data.lowest_gpu_percent, median: data.gpu_percent };
+            this.gpu.lines(data, utilization, { median: COLOURS.compute, lowest: COLOURS.other }, "%");
+            this.gpu.value(shown(last(data.gpu_percent), "%"));
+            this.gpus.show(data.gpus.map((gpu) => [
+                gpu.rank, shown(gpu.gpu_percent, "%"), shown(gpu.gpu_memory_bytes, "B"), shown(gpu.gpu_celsius, "°C"),
+            ]));
         }
+        const operations = Object.entries(data.operations);
+        this.operations.figure.hidden = !operations.length;
+        this.operations.show(operations.map(([name, { seconds, calls }]) => {
+            const number = calls.reduce((sum, own) => sum + own, 0);
+            return [name, number.toLocaleString("en"), shown(number ? seconds / number : null, "s"), bars(calls, data)];
+        }));
+        this.alarms.title.textContent = data.alarms.length ? `Alarms: ${data.number_of_alarms}` : "No alarms";
+        this.alarms.show(data.alarms.map((alarm) => ["cause", "rank", "step", "detail"].map((name) => alarm[name])));
         Object.assign(this.root.dataset, {
             step: data.last_step, ranks: data.ranks.length, bins: data.steps.length, alarms: data.number_of_alarms,
             milliseconds: (performance.now() - began).toFixed(1),
         });
+    }
+}
+
+/** A histogram of calls: a bar for each bin; its title has the numbers. */
+function bars(calls, data) {
+    const whole = document.createElement("span");
+    whole.className = "bars";
+    whole.setAttribute("role", "img");
+    const most = Math.max(...calls, 1);
+    const texts = calls.map((number, place) => {
+        const bar = element(whole, "i");
+        bar.style.height = `${(100 * number) / most}%`;
+        const bound = data.operation_bounds[place];
+        return number && `${bound ? `up to ${amount(bound, "s")}` : "longer"}: ${number.toLocaleString("en")}`;
+    });
+    whole.title = texts.filter(Boolean).join("\n");
+    whole.setAttribute("aria-label", texts.filter(Boolean).join(", "));
+    return whole;
+}
+
+/** A table with its title. A cell is a text, a number or an element. */
+class Table {
+    constructor(parent, title, columns) {
+        this.figure = element(parent, "figure", "wide table");
+        this.title = element(element(this.figure, "figcaption"), "b", "", title);
+        const table = element(this.figure, "table");
+        const head = element(element(table, "thead"), "tr");
+        for (const name of columns) element(head, "th", "", name).scope = "col";
+        this.body = element(table, "tbody");
+    }
+
+    show(rows) {
+        this.body.replaceChildren();
+        for (const cells of rows) {
+            const row = element(this.body, "tr");
+            for (const cell of cells) element(row, "td").append(cell instanceof Element ? cell : String(cell));
+        }
     }
 }
 

@@ -3,12 +3,14 @@
 import { Dashboard } from "./dashboard.js";
 
 const dashboard = new Dashboard(document.getElementById("dashboard"));
+let shown;
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown && dashboard.show(shown));
 for (;;) {
     let wait = 1000; // milliseconds
     try {
-        const data = await (await fetch("data")).json();
-        dashboard.show(data);
-        if (data.reading) wait = 0;
+        shown = await (await fetch("data")).json();
+        dashboard.show(shown);
+        if (shown.reading) wait = 0;
     } catch {
         dashboard.lost();
     }

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.colors import ListedColormap
 
-from labkit.plots import palette
+from labkit.plots import heat, palette
 from labkit.plots.picture import Picture
 from labkit.trace import Trace, bytes_between_nodes
 from labkit.units import byte_unit, size
@@ -32,13 +30,16 @@ def card_traffic(traces: Mapping[str, Trace], nodes: Sequence[Sequence[int]]) ->
     unit, unit_bytes = byte_unit(most)
     picture = Picture(height=0.3 * len(nodes) + 1.35, alt=_describe(grids))
     panels = picture.subplots(1, len(grids), sharey=True, squeeze=False)[0]
-    colours = ListedColormap(colormaps["cividis_r"](np.linspace(0.08, 0.75, 256)))
     picture.set_layout_engine("constrained", wspace=0.06)
     shown = None
     for axes, (name, grid) in zip(panels, grids.items(), strict=True):
         axes.set_title(name, loc="left", fontsize=10)
         shown = axes.imshow(
-            np.ma.masked_equal(grid / unit_bytes, 0), cmap=colours, vmin=0, vmax=most / unit_bytes or 1, aspect="auto"
+            np.ma.masked_equal(grid / unit_bytes, 0),
+            cmap=heat.LIGHT,
+            vmin=0,
+            vmax=most / unit_bytes or 1,
+            aspect="auto",
         )
         axes.set_xticks(range(wide))
         axes.set_xticks(np.arange(wide + 1) - 0.5, minor=True)
@@ -51,7 +52,7 @@ def card_traffic(traces: Mapping[str, Trace], nodes: Sequence[Sequence[int]]) ->
             side.set_visible(False)
         for (node, rank), nbytes in np.ndenumerate(grid):
             if nbytes:
-                colour = palette.LIGHT_TEXT if nbytes > most / 2 else palette.DARK_TEXT
+                colour = heat.ON_LARGE if nbytes > most / 2 else heat.ON_SMALL
                 text = f"{nbytes / unit_bytes:.3g}"
                 axes.text(rank, node, text, ha="center", va="center", fontsize=8, color=colour)
     panels[0].set_ylabel("node")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from labkit.plots import palette
+from labkit.plots import heat, palette
 from labkit.plots.picture import Picture, plain, rank_ticks
 from labkit.trace import Kind, Trace
 from labkit.units import byte_unit, count, size
@@ -37,11 +36,10 @@ def traffic_matrix(trace: Trace, title: str = "") -> Picture:
     axes.set_title(f"{title or 'Traffic'} · bytes sent in messages", loc="left", fontsize=11)
     axes.set_xlabel("to rank")
     axes.set_ylabel("from rank")
-    # a perceptually uniform map without its ends, so that both differ from "no bytes", the page's own colour
     least = float(matrix[matrix > 0].min(initial=most))
     equal = least == most
     sent = palette.KIND[Kind.SEND]
-    colours = ListedColormap([sent] if equal else colormaps["cividis_r"](np.linspace(0.08, 0.75, 256)))
+    colours = ListedColormap([sent]) if equal else heat.LIGHT
     shown = axes.imshow(np.ma.masked_equal(matrix / unit_bytes, 0), cmap=colours, vmin=0, vmax=most / unit_bytes or 1)
     rank_ticks(axes, n, on=("x", "y"), most=16 if n < 100 else 8)
     plain(axes)
@@ -53,7 +51,7 @@ def traffic_matrix(trace: Trace, title: str = "") -> Picture:
     if n <= MOST_RANKS_WITH_NUMBERS:
         for (source, destination), nbytes in np.ndenumerate(matrix):
             if nbytes:
-                colour = palette.LIGHT_TEXT if not equal and nbytes > most / 2 else palette.DARK_TEXT
+                colour = palette.DARK_TEXT if equal else heat.ON_LARGE if nbytes > most / 2 else heat.ON_SMALL
                 text = f"{nbytes / unit_bytes:.3g}"
                 axes.text(destination, source, text, ha="center", va="center", fontsize=8, color=colour)
     if pairs and equal:

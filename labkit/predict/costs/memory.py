@@ -1,10 +1,9 @@
 """Peak memory of a rank, by category, at each stage of the pipeline.
 
-Model states follow ZeRO (Rajbhandari et al. 2020): parameters, gradients, and 12 bytes per parameter of Adam's state
-with its fp32 copy. Activations follow Korthikanti et al. 2022, times the microbatches that a stage has in flight. The
-peak is the largest of four moments: in the loss, when the logits and all activations are held; in the first layer's
-backward, with recomputed activations; at the end of a microbatch's backward, with gradients that are not yet reduced;
-and in the optimizer's step.
+Model states follow ZeRO (Rajbhandari et al. 2020), with the bytes of `state_bytes`. Activations follow Korthikanti et
+al. 2022, times the microbatches that a stage has in flight. The peak is the largest of four moments: in the loss, when
+the logits and all activations are held; in the first layer's backward, with recomputed activations; at the end of a
+microbatch's backward, with gradients that are not yet reduced; and in the optimizer's step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from labkit.predict.costs.compressing import COMPRESSORS
 from labkit.predict.costs.schedules import in_flight, weights_waiting
+from labkit.predict.costs.state_bytes import state_bytes
 from labkit.predict.describe import Description
 from labkit.predict.describe.transformer import Transformer
 from labkit.predict.plan import Plan
@@ -116,17 +117,11 @@ def logit_bytes(plan: Plan) -> tuple[int, int]:
 
 def states(plan: Plan, parameters: float) -> tuple[float, float, float]:
     """Bytes of parameters, gradients and optimizer state; `parameters`: number that a rank would hold without ZeRO."""
-    n = plan.sharded_over
-    if plan.value_bytes == 4 or plan.zero == 3:
-        weights, optimizer = 4.0, 8.0
-    else:
-        weights, optimizer = 2.0, 12.0
-    gradient = 4.0 if plan.zero == 3 else float(plan.gradient_bytes)
-    held = parameters * weights / (n if plan.zero == 3 else 1)
-    kept = parameters * gradient / (n if plan.zero >= 2 else 1)
-    state = parameters * optimizer / n
+    held, kept, state = (parameters * each for each in state_bytes(plan).held(plan.zero, plan.sharded_over))
     if plan.gradient_copies and plan.shared_by > 1 and plan.zero < 2:
         kept += parameters * plan.value_bytes  # DDP's buckets
+    if plan.compression in COMPRESSORS and COMPRESSORS[plan.compression].residual:
+        kept += parameters * plan.gradient_bytes
     if plan.offload != "none":
         state = 0.0
     if plan.offload == "optimizer+parameters":

@@ -41,7 +41,7 @@ def network_terms(
         _backward(plan, network),
         _recomputation(plan, network),
         _launches(plan, network),
-        *shard_traffic(plan, wires, model.parameters, 1, model.parameters, network, constants),
+        *shard_traffic(plan, wires, model.parameters, 1, model.parameters, network, constants, processors),
         optimizer_term(plan, model.parameters, cluster, processors, constants),
     ]
 

@@ -9,13 +9,16 @@ groups.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from labkit.predict.constants import Constants
 from labkit.predict.costs.collectives import Group, Wires, group
+from labkit.predict.costs.compressing import Compressed
 from labkit.predict.costs.layers import Layer
-from labkit.predict.plan import COMPRESSION_RATIO, Plan
+from labkit.predict.costs.matmul import Processor
+from labkit.predict.plan import Plan
 from labkit.predict.term import Term, in_ms
 
 BUCKETS = 25e6
@@ -55,6 +58,11 @@ class _Sharing(NamedTuple):
         return group(self.plan.sharded_over, self.plan.tensor, self.wires.cluster)
 
     @property
+    def replicas(self) -> Group:
+        """Ranks that hold the same shard."""
+        return Group(self.copies, max(1, self.everyone.per_node // self.shard.per_node))
+
+    @property
     def collectives(self) -> int:
         """Number of collectives in which ZeRO 1 and 2 send all gradients: one for each layer, or fewer."""
         least = max(PARAMETERS_A_COLLECTIVE[0], PARAMETERS_A_COLLECTIVE[1] * self.shard.ranks)
@@ -67,10 +75,8 @@ class _Sharing(NamedTuple):
 
     @property
     def gradient_bytes(self) -> float:
-        """Bytes of all gradients as they are sent."""
-        compression, nbytes = self.plan.compression, self.plan.gradient_bytes
-        ratio = COMPRESSION_RATIO[compression] * (4 / nbytes if compression != "none" else 1)
-        return self.parameters * nbytes * min(1.0, ratio)
+        """Bytes of all gradients."""
+        return self.parameters * self.plan.gradient_bytes
 
     @property
     def last_bucket(self) -> float:
@@ -80,7 +86,7 @@ class _Sharing(NamedTuple):
 
 def shard_traffic(
     plan: Plan, wires: Wires, parameters: float, layers: int, per_layer: float, layer: Layer, constants: Constants,
-    embedding: float = 0.0,
+    processors: Sequence[Processor], embedding: float = 0.0,
 ) -> list[Term]:  # fmt: skip
     """Exposed seconds of a rank that would hold `parameters` parameters without ZeRO, including `layers` layers of
     `per_layer` each and the embedding's."""
@@ -92,6 +98,8 @@ def shard_traffic(
     backward = layers * waiting * (layer.backward + layer.tensor / 2)
     sharing = _Sharing(plan, wires, constants, parameters, layers, per_layer, embedding, forward, backward)
     match plan.zero:
+        case 0 if plan.compression != "none":
+            return _compressed_gradients(sharing, processors)
         case 0:
             return [_all_reduced_gradients(sharing)]
         case 1 | 2:
@@ -108,14 +116,33 @@ def _all_reduced_gradients(sharing: _Sharing) -> Term:
     return _hidden(sharing, "gradients", seconds, sharing.backward, sharing.last_bucket, formula)
 
 
+def _compressed_gradients(sharing: _Sharing, processors: Sequence[Processor]) -> list[Term]:
+    """All-reduces of messages that add up, or all-gathers of those that do not, and the passes to make and read them;
+    a layer at a time, or a bucket if that is larger."""
+    plan, n = sharing.plan, sharing.plan.shared_by
+    largest = max(BUCKETS, sharing.per_layer * plan.gradient_bytes)
+    buckets = math.ceil(sharing.gradient_bytes / largest)
+    compressed = Compressed(plan, sharing.parameters, sharing.per_layer, buckets)
+    rounds, nbytes = compressed.rounds, compressed.message_bytes
+    if compressed.compressor.gathered:
+        seconds = rounds * sharing.wires.all_gather(n * nbytes / rounds, sharing.everyone)
+        formula = f"all-gather of {nbytes / 1e9:.3g} GB from each of {n} ranks"
+    else:
+        seconds = rounds * sharing.wires.all_reduce(nbytes / rounds, sharing.everyone)
+        formula = f"all-reduce of {nbytes / 1e9:.3g} GB over {n} ranks"
+    return [
+        _hidden(sharing, "gradients", seconds, sharing.backward, max(sharing.last_bucket, 1 / buckets), formula),
+        max((compressed.term(processor) for processor in processors), key=lambda term: term.seconds),
+    ]
+
+
 def _scattered_gradients(sharing: _Sharing) -> Term:
     """Reduce-scatters of a layer's gradients or more, beside backward; with ZeRO 2 in every microbatch (Rajbhandari et
     al. 2020), in seconds. Hybrid sharding adds an all-reduce of the shard between the groups."""
     plan, wires, nbytes, count = sharing.plan, sharing.wires, sharing.gradient_bytes, sharing.collectives
     seconds = count * wires.reduce_scatter(nbytes / count, sharing.shard)  # each pays the ring's steps
     if sharing.copies > 1:
-        between = Group(sharing.copies, max(1, sharing.everyone.per_node // sharing.shard.per_node))
-        seconds += wires.all_reduce(nbytes / plan.sharded_over, between)
+        seconds += wires.all_reduce(nbytes / plan.sharded_over, sharing.replicas)
     formula = f"reduce-scatter of {nbytes / 1e9:.3g} GB over {plan.shared_by} ranks"
     last = max(sharing.last_bucket, 1 / count if count < sharing.layers else 0.0)
     once = _hidden(sharing, "gradients", seconds, sharing.backward, last, formula)
@@ -135,37 +162,51 @@ def _new_parameters(sharing: _Sharing) -> Term:
 
 
 def _parameter_shards(sharing: _Sharing) -> Term:
-    """Microbatches x layers x (two all-gathers of a layer's parameters + one reduce-scatter of its gradients), in
-    seconds, less what the layers before hide (FSDP: Zhao et al. 2023). The embedding and the head count as layers of
-    as many parameters."""
-    plan, wires, shard, per_layer = sharing.plan, sharing.wires, sharing.shard, sharing.per_layer
-    forward, backward = sharing.forward, sharing.backward
-    parts = sharing.parameters / per_layer
-    gather = wires.all_gather(per_layer * plan.gathered_bytes, shard)
-    at_ends = wires.all_gather(per_layer * plan.value_bytes, shard)
-    scatter = wires.reduce_scatter(per_layer * plan.gradient_bytes, shard)
-    if sharing.copies > 1:
-        scatter += wires.all_reduce(per_layer * plan.gradient_bytes / plan.sharded_over, Group(sharing.copies, 1))
-    if plan.offload == "optimizer+parameters":
-        link = wires.cluster.host_link
-        fetched = per_layer * plan.value_bytes / plan.sharded_over / link.bytes_per_second
-        gather, at_ends = gather + fetched, at_ends + fetched
-    down = sharing.layers * gather + (parts - sharing.layers) * at_ends
-    up = down + parts * scatter
-    rounds = plan.microbatches
+    """Microbatches x (layers x (two all-gathers of a layer's parameters + one reduce-scatter of its gradients) + one of
+    each for the root), in seconds, less what the layers before hide (FSDP: Zhao et al. 2023).
+
+    The root has all that is in no layer, embedding and head, and stays gathered until the end of backward. Its gather
+    and the first layer's come before anything is computed, the first layer's scatter and the root's after everything
+    is; each microbatch waits for them.
+    """
+    plan, shard = sharing.plan, sharing.shard
+    layer, root = sharing.per_layer, sharing.parameters - sharing.layers * sharing.per_layer
+    gather = _gathered(sharing, layer, plan.gathered_bytes)
+    root_gather = _gathered(sharing, root, plan.value_bytes)
+    scatter, root_scatter = _scattered(sharing, layer), _scattered(sharing, root)
+    down = sharing.layers * gather + root_gather
+    up = sharing.layers * (gather + scatter) + root_scatter
+    exposed = down + up
     if plan.overlap:
-        beside = min(down, forward) + min(up, backward)
-        exposed = max(0.0, down - forward) + max(0.0, up - backward) + sharing.constants.overlap_slowdown * beside
-        ends = gather + scatter
-    else:
-        exposed, ends = down + up, 0.0
+        first, last = gather + root_gather, scatter + root_scatter
+        exposed = max(first, down - sharing.forward) + max(last, up - sharing.backward)
+        exposed += sharing.constants.overlap_slowdown * (down + up - exposed)
+    rounds = plan.microbatches
     formula = (
-        f"{rounds} x all-gather of each layer twice ({in_ms(gather)} each), reduce-scatter once "
-        f"({in_ms(scatter)}), over {shard.ranks} ranks"
-        + (", beside the layers before: the first gather and the last scatter have none" if plan.overlap else "")
+        f"{rounds} x all-gather of each layer twice ({in_ms(gather)} each), reduce-scatter once ({in_ms(scatter)}), of "
+        f"embedding and head once each ({in_ms(root_gather)}, {in_ms(root_scatter)}), over {shard.ranks} ranks"
+        + (f", and all-reduce of its shard between {sharing.copies} groups" if sharing.copies > 1 else "")
+        + (", beside computing: the first gathers and the last scatters have none" if plan.overlap else "")
     )
-    seconds = min(rounds * (down + up), rounds * exposed + ends)
-    return Term("parameter shards", "communication", seconds, formula, "Zhao et al. 2023 (FSDP)")
+    return Term("parameter shards", "communication", rounds * exposed, formula, "Zhao et al. 2023 (FSDP)")
+
+
+def _gathered(sharing: _Sharing, parameters: float, nbytes: int) -> float:
+    """Seconds of an all-gather of `parameters` of `nbytes` each, fetched from the hosts' memory if they are there."""
+    plan, wires = sharing.plan, sharing.wires
+    seconds = wires.all_gather(parameters * nbytes, sharing.shard)
+    if plan.offload == "optimizer+parameters":
+        seconds += parameters * plan.value_bytes / plan.sharded_over / wires.cluster.host_link.bytes_per_second
+    return seconds
+
+
+def _scattered(sharing: _Sharing, parameters: float) -> float:
+    """Seconds of a reduce-scatter of the gradients, and of the all-reduce of the shard between groups."""
+    plan, wires, nbytes = sharing.plan, sharing.wires, parameters * sharing.plan.gradient_bytes
+    seconds = wires.reduce_scatter(nbytes, sharing.shard)
+    if sharing.copies > 1:
+        seconds += wires.all_reduce(nbytes / plan.sharded_over, sharing.replicas)
+    return seconds
 
 
 def _hidden(sharing: _Sharing, name: str, seconds: float, beside: float, last: float, formula: str) -> Term:

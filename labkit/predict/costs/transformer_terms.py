@@ -40,7 +40,9 @@ def transformer_terms(
         _launches(plan, stages),
         _pipeline_sends(model, plan, wires),
         _bubble(plan, stages),
-        *shard_traffic(plan, wires, held, max(stages.layers), per_layer, stages.layer, constants, embedding),
+        *shard_traffic(
+            plan, wires, held, max(stages.layers), per_layer, stages.layer, constants, processors, embedding
+        ),
         _tied_embedding(model, plan, wires),
         optimizer_term(plan, held, cluster, processors, constants),
     ], stages.layers

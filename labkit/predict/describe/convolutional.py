@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from labkit.predict.describe.conventions import RECOMPUTED, Convention
 from labkit.predict.describe.work import Block, Product
 
 WINOGRAD = 2.25
@@ -78,10 +79,10 @@ class Convolutional:
     def units_per_sample(self) -> int:
         return 1
 
-    def flops(self, samples: float = 1, convention: str = "model", recompute: str = "none") -> float:
-        """FLOPs of forward and backward; forward counts twice with full recomputation and the `hardware` convention."""
+    def flops(self, samples: float = 1, convention: Convention = "model", recompute: str = "none") -> float:
+        """FLOPs of forward and backward; forward counts twice with full recomputation, if the convention counts it."""
         forward = sum(layer.flops for layer in self.convolutions)
-        return samples * forward * (4 if convention == "hardware" and recompute == "full" else 3)
+        return samples * forward * (4 if convention in RECOMPUTED and recompute == "full" else 3)
 
     def activation_bytes(self, samples: float, *, recompute: str = "none", nbytes: int = 2) -> float:
         """Bytes kept for backward: each convolution's output, and its norm's with ReLU in place; full: one of four."""

@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labkit.predict.describe.conventions import ALL_PAIRS, RECOMPUTED, Convention
 from labkit.predict.describe.work import Block, Product
 
 
@@ -28,9 +29,11 @@ class ModuleCosts:
     def units_per_sample(self) -> int:
         return 1
 
-    def flops(self, samples: float = 1, convention: str = "model", recompute: str = "none") -> float:
-        """FLOPs of forward and backward; backward counts as twice forward."""
-        return samples * self.forward_flops * (4 if convention == "hardware" and recompute == "full" else 3)
+    def flops(self, samples: float = 1, convention: Convention = "model", recompute: str = "none") -> float:
+        """FLOPs of forward and backward; backward counts as twice forward. Masked pairs are known, and not counted,
+        where attention is one call with `is_causal`."""
+        forward = self.forward_flops if convention in ALL_PAIRS else self.work.flops
+        return samples * forward * (4 if convention in RECOMPUTED and recompute == "full" else 3)
 
     def activation_bytes(self, samples: float, *, recompute: str = "none", nbytes: int = 2) -> float:
         """Bytes as saved by autograd; full recomputation keeps the first and last of every square root of the layers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from labkit.predict.describe.conventions import RECOMPUTED, Convention
 from labkit.predict.describe.work import Block, Product
 
 
@@ -27,10 +28,10 @@ class MLP:
     def units_per_sample(self) -> int:
         return 1
 
-    def flops(self, samples: float = 1, convention: str = "model", recompute: str = "none") -> float:
-        """Forward and backward: 6 per weight and sample, 8 with full recomputation and the `hardware` convention."""
+    def flops(self, samples: float = 1, convention: Convention = "model", recompute: str = "none") -> float:
+        """Forward and backward: 6 per weight and sample, 8 with full recomputation and a convention that counts it."""
         weights = sum(inputs * outputs for inputs, outputs in pairwise(self.sizes))
-        return samples * weights * (8.0 if convention == "hardware" and recompute == "full" else 6.0)
+        return samples * weights * (8.0 if convention in RECOMPUTED and recompute == "full" else 6.0)
 
     def activation_bytes(self, samples: float, *, recompute: str = "none", nbytes: int = 2) -> float:
         """Bytes kept for backward: the input of each layer; full recomputation keeps only the first."""

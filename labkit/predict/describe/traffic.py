@@ -84,7 +84,9 @@ def size(found: Iterable[Tensor]) -> float:
     return float(sum(tensor.numel() * tensor.element_size() for tensor in found))
 
 
-class _Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):
+    """Context in which operators are recorded in `traffic`."""
+
     def __init__(self, traffic: Traffic) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.traffic = traffic
@@ -133,12 +135,12 @@ def watched(module: Any, inputs: Sequence[Any], named: Mapping[str, Any]) -> tup
             saved[storage_key(storage)] = tensor
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept), _AsOnGPU(), _Watch(forward):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept), _AsOnGPU(), Watch(forward):
         output = module(*inputs, **named)
     ends = [tensor for tensor in tensors(output) if tensor.requires_grad]
     wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if ends and wanted:
         gradients = [torch.ones_like(end) for end in ends]
-        with _Watch(backward):
+        with Watch(backward):
             torch.autograd.grad(ends, wanted, gradients, allow_unused=True)
     return forward, backward, float(sum(tensor.untyped_storage().nbytes() for tensor in saved.values()))

@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from labkit.predict.describe.conventions import ALL_PAIRS, RECOMPUTED, Convention
 from labkit.predict.describe.work import Block, Product
 
 Fusion = Literal["none", "norms", "kernels", "compiled"]
-Convention = Literal["model", "hardware", "6n", "causal"]
-CONVENTIONS: dict[Convention, str] = {
-    "model": "products of forward and backward, attention over all s x s pairs (PaLM, appendix B)",
-    "hardware": "model, and what recomputation does again (Megatron SC21, equation 3)",
-    "6n": "6 x parameters x tokens (Kaplan et al. 2020)",
-    "causal": "model, but only the half of attention's pairs that a causal mask leaves",
-}
 LOSS_PASSES = {"in place": (38, 14), "copied": (38, 14), "eager": (14, 22), "fused": (2, 4)}
 """Bytes that the loss reads and writes per 16-bit logit, forward and backward. In place or copied, as a split
 vocabulary requires (Megatron): to fp32 6, maximum 4, difference 8, exponential 8, sum 4, quotient 8; gradient 8, to 16
@@ -171,12 +165,13 @@ class Transformer:
         """FLOPs of a step of `samples`, forward and backward, by a convention of `CONVENTIONS`."""
         if convention == "6n":
             return 6.0 * self.parameters * self.sequence * samples
-        forward = self.layers * self.layer_flops(0.5 if convention == "causal" and self.causal else 1.0)
+        pairs = 0.5 if self.causal and convention not in ALL_PAIRS else 1.0
+        forward = self.layers * self.layer_flops(pairs)
         total = 3 * (forward + self.ends_flops)
-        if convention == "hardware" and recompute == "full":
+        if convention in RECOMPUTED and recompute == "full":
             total += forward
-        elif convention == "hardware" and recompute == "selective":
-            total += self.layers * 4 * self.sequence**2 * self.width
+        elif convention in RECOMPUTED and recompute == "selective":
+            total += self.layers * 4 * self.sequence**2 * self.width * pairs
         return total * samples
 
     # Activations --------------------------------------------------------------------------------------------------

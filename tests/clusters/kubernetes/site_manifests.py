@@ -14,7 +14,7 @@ import yaml
 from system_packages import needs_packages
 
 ROOT = Path(__file__).parents[3] / "cluster" / "kubernetes"
-BUILDS = ("overlays/small", "overlays/gpu", "overlays/job", "overlays/train-job", "queue")
+BUILDS = ("overlays/small", "overlays/gpu", "overlays/job", "overlays/train-job", "overlays/runs", "queue")
 NAMESPACE = "lab"
 
 OLDEST_KUBECTL = (1, 21)

@@ -209,9 +209,10 @@ class _Pod:
         words = [*self.container.get("command", ()), *self.container.get("args", ())]
         command = [sys.executable if word == "python" else expand(word, environment) for word in words]
         user = self.container.get("securityContext", {}).get("runAsUser")
+        users = Path("/etc/passwd").read_text() if user is None else f"jovyan:x:{user}:{user}::/home/lab:/bin/bash\n"
+        (self._folder / "passwd").write_text(users)
+        mounts += ["--ro-bind", str(self._folder / "passwd"), "/etc/passwd"]
         if user is not None:
-            (self._folder / "passwd").write_text(f"jovyan:x:{user}:{user}::/home/lab:/bin/bash\n")
-            mounts += ["--ro-bind", str(self._folder / "passwd"), "/etc/passwd"]
             if os.geteuid() == 0:
                 command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--", *command]
             else:

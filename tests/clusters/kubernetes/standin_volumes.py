@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from standin_store import Object, Store
+from unix_users import etc_of_its_own
 
 
 class Volumes:
@@ -66,8 +67,12 @@ class Volumes:
 
 
 def image_mounts(container: Object) -> list[str]:
-    """This machine's files, read-only, and places for the container's mounts that are not among them."""
-    arguments = ["--tmpfs", "/", *_contents(Path("/"), ("dev", "proc", "run", "tmp"))]
+    """This machine's files, read-only, and places for the container's mounts that are not among them.
+
+    In /etc, hosts, nsswitch.conf and passwd are left out.
+    """
+    arguments = ["--tmpfs", "/", *_contents(Path("/"), ("dev", "etc", "proc", "run", "tmp"))]
+    arguments += etc_of_its_own(("hosts", "nsswitch.conf", "passwd"))
     for mount in container.get("volumeMounts", ()):
         path = Path(mount["mountPath"])
         parent = next(each for each in path.parents if each.exists())

@@ -106,6 +106,41 @@ def test_a_run_waits_runs_and_ends_as_its_pods_do(api: StandInCluster, jobs: Job
     assert (job.state, job.start, job.end, job.asked_gpus) == ("COMPLETED", MADE + 20, MADE + 45, 2)
 
 
+def test_a_pod_that_is_ended_is_charged_until_its_containers_are(api: StandInCluster, jobs: Jobs) -> None:
+    """They ignore SIGTERM: the pod is `Failed` from its time limit on, its Job as well, and its GPUs are not free."""
+    add_job(api, FIRST, "ada", nnodes=1)
+    add_pod(api, FIRST, 0, phase="Running", startTime=iso(20))
+    (running,) = jobs()
+    change(api, "jobs", FIRST, conditions=[{"type": "Failed", "status": "True", "lastTransitionTime": iso(40)}])
+    at_limit = {"phase": "Failed", "reason": "DeadlineExceeded"}
+    change(api, "pods", f"{FIRST}-0", **at_limit, containerStatuses=[{"state": {"running": {"startedAt": iso(21)}}}])
+    assert jobs() == [running] and running.holds
+    api.store.delete("jobs", "lab", FIRST)
+    assert [job.state for job in jobs()] == ["RUNNING"], "its pods outlive a Job"
+    change(api, "pods", f"{FIRST}-0", **{**ended(70), **at_limit})
+    (job,) = jobs()
+    assert (job.state, job.start, job.end, job.asked_gpus) == ("COMPLETED", MADE + 20, MADE + 70, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "gpus"),
+    [
+        ({"containers": [{"resources": {"requests": {shapes.GPU: "2"}}}]}, 2),
+        ({"containers": [{"resources": {}}, {"resources": {"limits": {shapes.GPU: "3"}}}, {}]}, 3),
+        ({"initContainers": [{"resources": {"limits": {shapes.GPU: "4"}}}, {}]}, 4),
+    ],
+)
+def test_gpus_count_without_limits_and_in_init_containers(
+    api: StandInCluster, jobs: Jobs, changed: dict[str, object], gpus: int
+) -> None:
+    """A course's template of pods may add containers."""
+    add_job(api, FIRST, "ada", nnodes=2)
+    thing = api.store.get("jobs", "lab", FIRST)
+    assert thing is not None
+    api.store.change("jobs", thing, lambda stored: stored["spec"]["template"]["spec"].update(changed))
+    assert [job.asked_gpus for job in jobs()] == [2 * gpus]
+
+
 def test_runs_wait_in_the_order_in_which_they_were_made(api: StandInCluster, jobs: Jobs) -> None:
     add_job(api, FIRST, "ada", at=10)
     add_job(api, SECOND, "grace", at=5)
@@ -113,27 +148,104 @@ def test_runs_wait_in_the_order_in_which_they_were_made(api: StandInCluster, job
     assert [(job.id, job.user) for job in jobs()] == [(SECOND, "grace"), (FIRST, "ada")]
 
 
-def test_pods_that_vanish_one_by_one_are_counted_once(api: StandInCluster, asked: Asked, tmp_path: Path) -> None:
+def remove_pod(api: StandInCluster, name: str, **status: object) -> None:
+    """Delete a pod as the kubelet does, after its containers have ended."""
+    change(api, "pods", name, **status)
+    api.store.delete("pods", "lab", name, now_at_once=True)
+
+
+Looks = Callable[[int], dict[str, int]]
+
+
+@pytest.fixture
+def looks(api: StandInCluster, tmp_path: Path) -> Callable[[], Looks]:
+    """Returns a new hub, whose function looks at a time and returns the GPU-seconds used."""
+
+    def hub() -> Looks:
+        pods, ledger = (
+            PodJobs(Api(as_service(), "lab"), Runs(tmp_path / "gpus.sqlite")),
+            Ledger(tmp_path / "gpus.sqlite"),
+        )
+
+        def look(at: int) -> dict[str, int]:
+            found = pods.jobs_of(PEOPLE)
+            ledger.record(found, {(job.id, job.start): job.asked_gpus for job in found if job.has_run}, MADE + at)
+            return ledger.used(MADE + at)
+
+        return look
+
+    return hub
+
+
+def test_pods_that_vanish_one_by_one_are_counted_once(api: StandInCluster, looks: Callable[[], Looks]) -> None:
     add_job(api, FIRST, "ada")
     for number, start in enumerate((10, 15)):
         add_pod(api, FIRST, number, phase="Running", startTime=iso(start))
-    ledger = Ledger(tmp_path / "gpus.sqlite")
+    look = looks()
+    look(20)
+    api.store.delete("jobs", "lab", FIRST)
+    look(22)
+    remove_pod(api, f"{FIRST}-0", **ended(23))
+    look(24)
+    # a hub that begins now sees only the second pod
+    look = looks()
+    look(25)
+    remove_pod(api, f"{FIRST}-1", **ended(27))
+    assert look(30) == look(35) == looks()(40) == {"ada": 2 * 17}
 
-    def looks(pods: PodJobs) -> None:
-        def look(at: int) -> None:
-            found = pods.jobs_of(PEOPLE)
-            ledger.record(found, {(job.id, job.start): job.asked_gpus for job in found}, MADE + at)
 
-        look(20)
-        api.store.delete("jobs", "lab", FIRST)
-        look(22)
-        api.store.delete("pods", "lab", f"{FIRST}-0", now_at_once=True)
-        look(24)
-        api.store.delete("pods", "lab", f"{FIRST}-1", now_at_once=True)
-        look(26)
-        assert ledger.used(MADE + 26) == {"ada": 2 * 14}
+def test_pods_that_are_deleted_between_two_looks_are_charged_until_they_have_ended(
+    api: StandInCluster, looks: Callable[[], Looks]
+) -> None:
+    look = looks()
+    add_job(api, FIRST, "ada", nnodes=1)
+    add_pod(api, FIRST, 0, phase="Running", startTime=iso(10))
+    assert look(12) == {"ada": 2}
+    api.store.delete("jobs", "lab", FIRST)
+    remove_pod(api, f"{FIRST}-0", **ended(16))
+    assert look(17) == look(22) == {"ada": 6}
+    # the hub is away when a run ends, and when another one begins and ends
+    add_job(api, SECOND, "ada", nnodes=1)
+    add_pod(api, SECOND, 0, phase="Running", startTime=iso(30))
+    look(32)
+    remove_pod(api, f"{SECOND}-0", **ended(50))
+    third = "labkit-0000000003"
+    add_job(api, third, "grace", nnodes=1)
+    add_pod(api, third, 0, phase="Running", startTime=iso(60))
+    for name in (SECOND, third):
+        api.store.delete("jobs", "lab", name)
+    remove_pod(api, f"{third}-0", **ended(67))
+    look = looks()
+    assert look(90) == look(95) == {"ada": 6 + 20, "grace": 7}
 
-    asked(looks)
+
+def test_a_pod_that_nobody_has_seen_end_is_charged_until_it_was_deleted(
+    api: StandInCluster, looks: Callable[[], Looks]
+) -> None:
+    """Its node is gone, for example; the API says until when it waited for it, in no case later than now."""
+    look = looks()
+    for name, user in ((FIRST, "ada"), (SECOND, "grace")):
+        add_job(api, name, user, nnodes=1)
+        add_pod(api, name, 0, phase="Running", startTime=iso(10))
+    look(12)
+    thing = api.store.get("pods", "lab", f"{FIRST}-0")
+    assert thing is not None
+    api.store.change("pods", thing, lambda stored: stored["metadata"].update(deletionTimestamp=iso(14)))
+    for name in (FIRST, SECOND):
+        api.store.delete("jobs", "lab", name)
+        remove_pod(api, f"{name}-0")
+    assert look(17) == look(22) == {"ada": 4, "grace": 7}
+
+
+def test_without_a_history_a_run_ends_where_it_was_seen_last(api: StandInCluster, looks: Callable[[], Looks]) -> None:
+    look = looks()
+    add_job(api, FIRST, "ada", nnodes=1)
+    add_pod(api, FIRST, 0, phase="Running", startTime=iso(10))
+    look(12)
+    api.store.delete("jobs", "lab", FIRST)
+    remove_pod(api, f"{FIRST}-0", **ended(16))
+    api.api.rejections["watch", "pods"] = [(410, {}, "too old resource version")]
+    assert looks()(3000) == {"ada": 2}
 
 
 def test_a_time_limit_that_is_lowered_counts_from_when_the_pods_began(api: StandInCluster, asked: Asked) -> None:

@@ -36,6 +36,7 @@ TESTS = Path(__file__).parents[2]
 sys.path.append(str(TESTS / "autograder"))
 from classroom_person import FOUR_RANKS, Person, xsrf  # noqa: E402
 from classroom_story import Place, three_people  # noqa: E402
+from hub_api_attempts import ATTEMPTS, OPTIONS, TRIES, api_answers, seen_in  # noqa: E402
 from looks_from_a_server import LOOKS  # noqa: E402
 from small_classroom import ROOT, Classroom, Hub, small_classroom  # noqa: E402
 from waiting import BROKEN_SECONDS, wait_until  # noqa: E402
@@ -126,7 +127,16 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster, class
     standin.api.requests.clear()
     with classroom.running() as hub:
         ada = Person(classroom.address, "ada")
+        assert ada.get("/hub/home").ok
+        assert ada.send("POST", "/hub", "/api/users/ada/server", **OPTIONS).status_code in (201, 202)
         ada.start_server()
+        statuses = api_answers(ada)
+        assert len(statuses) == len(ATTEMPTS) and set(statuses.values()) <= {"400", "403", "404", "405"}, statuses
+        seen = seen_in(ada.run(TRIES))
+        # the last one is the address of the hub's own front
+        secret = "['JPY_API_TOKEN', 'JUPYTERHUB_API_TOKEN', 'LABKIT_KUBERNETES_API']"
+        assert seen["secrets in the environment"] == secret
+        assert seen["the account of a pod"] == "FileNotFoundError"
         said = ada.run(LOOKS)
         found = dict(line.split(" => ", 1) for line in said.splitlines() if " => " in line)
         assert found["name"] == "ada /home/lab /home/lab", said
@@ -144,6 +154,14 @@ def test_a_learner_works_in_a_pod(tmp_path: Path, standin: StandInCluster, class
         (container,) = pod["spec"]["containers"]
         assert container["resources"]["limits"] == {"cpu": 4.0, "memory": int(1.5 * 2**30)}
         assert pod["metadata"]["labels"]["labkit/server"] == "small-course"
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False and own["capabilities"] == {"drop": ["ALL"]}
+        assert own["readOnlyRootFilesystem"] and own["runAsUser"] == 1000 and not own.get("privileged")
+        assert container["image"] == "lab:1" and "LEFT" not in {each["name"] for each in container["env"]}
+        volumes = {each["name"]: next(iter(each.keys() - {"name"})) for each in pod["spec"]["volumes"]}
+        memory = dict.fromkeys(("exchange", "tmp", "shm"), "emptyDir")
+        assert volumes == {**dict.fromkeys(("home", "classroom"), "persistentVolumeClaim"), **memory}
+        assert not any(pod["spec"].get(name) for name in ("hostNetwork", "hostPID", "hostIPC"))
         assert pod["spec"]["securityContext"]["runAsNonRoot"] and not pod["spec"]["automountServiceAccountToken"]
         assert ada.stop_server().status_code in (202, 204)
         wait_until(lambda: pods(standin) == [])
@@ -260,7 +278,8 @@ def cells_borrow_gpus(classroom: Classroom, hub: Hub, standin: StandInCluster, a
         assert runs.begin("labkit-00000000ff", "ada", epoch_seconds() - 10 * DAY_SECONDS)
         standin.store.create("secrets", "lab", secret)
         start = int(epoch_seconds()) - 10
-        ledger.record([JobRecord("x", "ada", "COMPLETED", start, start + 5, 60, 1, 1000)], {("x", start): 1000}, start)
+        ended = JobRecord("x", "ada", "COMPLETED", start, start + 5, 60, 1, 1000)
+        ledger.record([ended], {("x", start): 1000}, start + 5)
         with pytest.raises(KubernetesError, match="today's 5000 GPU-seconds are used; there are new ones at 00:00 UTC"):
             as_learner.run(Job(source=WAITS, filename="Cell In[1]"))
     wait_until(lambda: not [name for name in standin.names() if "labkit" in name])

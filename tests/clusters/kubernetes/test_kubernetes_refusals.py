@@ -19,6 +19,7 @@ from labkit.clusters.kubernetes.api import Api
 from labkit.clusters.kubernetes.login import as_person
 from labkit.clusters.kubernetes.sessions import delete_orphans
 from labkit.command_line import finding
+from labkit.installing import how_to_install
 
 _JOB = Job(source="1")
 
@@ -130,7 +131,7 @@ def test_a_context_that_is_not_there(standin: StandInCluster) -> None:
 
 def test_without_the_package(standin: StandInCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    assert "pip install 'labkit[kubernetes]'" in _told()
+    assert how_to_install("kubernetes", "notebooks") in _told()
 
 
 def test_a_request_that_is_too_large_for_a_secret(standin: StandInCluster) -> None:

@@ -103,7 +103,7 @@ class SlurmRig:
             self.ask("scancel", *jobs)
         wait_until(lambda: not self.ask("squeue", "--noheader", "--format=%i"), lambda: self.ask("squeue", "--long"))
         # the nodes share this folder: one that lost its power could not remove what its runs had there
-        for folder in Path(tempfile.gettempdir()).glob("labkit-*"):
+        for folder in Path(tempfile.gettempdir()).glob("labkit-[0-9]*"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def is_empty(self) -> bool:

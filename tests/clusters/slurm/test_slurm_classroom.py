@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import os
 import pwd
@@ -114,7 +115,7 @@ def test_a_learner_s_server_is_a_job_of_the_learner_s_on_slurm(classroom: Classr
             except urllib.error.HTTPError as refused:
                 print("refused", refused.code)
         """
-        assert learner.run("\n".join(line[12:] for line in tried.splitlines())).strip() == "refused 400"
+        assert learner.run("\n".join(line[12:] for line in tried.splitlines())).strip() == "refused 403"
         _challenge(learner, classroom)
         _borrow(learner, classroom, rig)
         assert learner.stop_server().status_code in (202, 204)
@@ -158,6 +159,9 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
             own = {**form, "_xsrf": next(c.value for c in learner.session.cookies if c.path == "/services/gpus/")}
             assert learner.session.post(f"{gpus}stop", data=own, timeout=BROKEN_SECONDS).status_code == 403
             assert job[1] in rig.jobs()
+            # in whole seconds: a job that is stopped in its first one has used nothing
+            ledger = Ledger(classroom.folder / "hub/gpus.sqlite")
+            wait_until(lambda: ledger.used(datetime.datetime.now(datetime.UTC).timestamp()).get(USER))
             stopped = instructor.session.post(f"{gpus}stop", data={**form, "_xsrf": xsrf(page)}, timeout=BROKEN_SECONDS)
             assert stopped.ok, stopped.text
         finally:
@@ -180,8 +184,15 @@ def _borrow(learner: ClusterUser, classroom: Classroom, rig: SlurmRig) -> None:
     """
     answers = learner.run("\n".join(line[8:] for line in tried.splitlines())).split()
     assert len(answers) == 3 and set(answers) <= {"403", "405"}, answers
-    ledger = classroom.folder / "hub" / "gpus.sqlite"
-    assert ledger.stat().st_mode & 0o777 == 0o600 and classroom.folder.stat().st_mode & 0o777 == 0o700
+    file = classroom.folder / "hub" / "gpus.sqlite"
+    assert file.stat().st_mode & 0o777 == 0o600 and classroom.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_command_that_the_hub_runs_as_a_learner_has_no_secret_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learner can read the environment of such a process, of which there is one every few seconds."""
+    monkeypatch.setenv("SECRET_OF_THE_HUB", "x")
+    printed = asyncio.run(kind.SlurmSpawner().run_command("env"))
+    assert "PATH=" in printed and "SECRET_OF_THE_HUB" not in printed
 
 
 @as_root

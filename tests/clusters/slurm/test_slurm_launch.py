@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -77,3 +78,24 @@ def test_a_saved_job_does_the_same_for_sbatch(separate_nodes: SlurmRig, folder: 
     wait_until(lambda: not rig.ask("squeue", "--noheader", f"--jobs={job}", "--format=%i"))
     printed = (folder / "out").read_text()
     assert printed.splitlines() == expected(rig, "a b"), (folder / "err").read_text()
+
+
+def test_a_saved_image_trainer_trains_by_sbatch_and_goes_on(
+    separate_nodes: SlurmRig, folder: Path, tmp_path: Path
+) -> None:
+    """The program of a configuration file, on two nodes, one epoch and then another one."""
+    rig, configs = separate_nodes, Path(__file__).parents[3] / "cluster" / "configs"
+    words = ["launch", "--config", str(configs / "ddp.yaml"), *OPTIONS, "--save", "job.sbatch", "--force", "--"]
+    words += ["--model", "mlp", "--checkpoint-dir", str(tmp_path / "saved"), "--resume", "--epochs"]
+    reports = []
+    for epochs in ("1", "2"):
+        assert main([*words, epochs]) == 0
+        job = rig.ask("sbatch", "--parsable", "--output=out", "--error=err", "job.sbatch")
+        assert job.isdigit(), job
+        wait_until(lambda: not rig.ask("squeue", "--noheader", f"--jobs={job}", "--format=%i"))  # noqa: B023
+        errors = (folder / "err").read_text()
+        reports.append(json.loads((folder / "out").read_text() or "{}") or errors)
+    steps = [report["step"] for report in reports]
+    assert [report["epoch"] for report in reports] == [1, 2] and steps[1] == 2 * steps[0], reports
+    assert [path.name for path in sorted((tmp_path / "saved").glob("step_*"))] == [f"step_{step:08}" for step in steps]
+    assert f"from step {steps[0]}" in errors, errors

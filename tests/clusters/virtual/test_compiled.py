@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from system_packages import needs_packages
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, local, virtual
 from labkit.clusters import Cluster
@@ -64,7 +65,7 @@ for case in ("aot_eager ddp", "eager fsdp"):
     out[case] = losses
 out
 """
-JOB = Job(source=PROGRAM, timeout=300)
+JOB = Job(source=PROGRAM, timeout=BROKEN_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def test_fused_kernels_read_and_write_inputs_and_outputs_only() -> None:
     needs_packages("g++")
     if not compilation.links_with_torch():
         pytest.skip("needs a path without spaces: inductor does not quote it")
-    run = virtual("dgx-a100", nproc_per_node=2).run(Job(source=CHARGED, timeout=400)).raise_if_failed()
+    run = virtual("dgx-a100", nproc_per_node=2).run(Job(source=CHARGED, timeout=BROKEN_SECONDS)).raise_if_failed()
     eager, aot_eager, inductor = run.values[1]
     result = 2048 * 2048 * 4
     assert aot_eager == pytest.approx(eager, rel=1e-3)
@@ -142,7 +143,7 @@ def test_inductor_is_replaced_where_it_cannot_compile(lacks: str, said: str) -> 
         "f = torch.compile(lambda x: x + 1)\ng = torch.compile(lambda x: x + 2)\n"
         "(f(torch.ones(1)) + g(torch.ones(1))).item()"
     )
-    run = virtual(ranks="processes").run(Job(source=source, timeout=120)).raise_if_failed()
+    run = virtual(ranks="processes").run(Job(source=source, timeout=BROKEN_SECONDS)).raise_if_failed()
     assert run.values == [5.0, 5.0]
     assert [rank.output.count(said) for rank in run.ranks] == [1, 1]
 

@@ -6,6 +6,7 @@ from textwrap import dedent
 
 import pytest
 from clocks import LateClock
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, virtual
 from labkit.clusters.forkserver.client import shared
@@ -203,7 +204,7 @@ if dist.get_rank() == 1:
 if dist.get_rank() == 2:
     dist.recv(torch.zeros(3), 1)
 """
-    found = virtual(nproc_per_node=3).run(Job(source=source, filename="Cell In[1]", timeout=100))
+    found = virtual(nproc_per_node=3).run(Job(source=source, filename="Cell In[1]", timeout=BROKEN_SECONDS))
     assert [rank.error and rank.error.type for rank in found.ranks] == [None, "DeadlockError", "PeerFailed"]
     error = found.ranks[1].error
     assert error is not None and "rank 1 waits in irecv(from rank 0, float32[3]) at Cell In[1], line 5" in error.message

@@ -1,6 +1,7 @@
 """Injected faults: who dies, who is notified, what is slow, and that a run with faults is reproducible."""
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit.clusters import InvalidJob, Job
 from labkit.clusters.virtual import jitter, kill, link, slow, virtual
@@ -14,7 +15,7 @@ LINK = Link("test", gb_per_s=1.0, latency_seconds=1e-3, source="test")
 
 def run(source, *faults, n=2, ranks="threads", **options):
     cluster = virtual(nproc_per_node=n, intra_node=LINK, inter_node=LINK, faults=faults, ranks=ranks, **options)
-    return cluster.run(Job(source=START + source, timeout=300))
+    return cluster.run(Job(source=START + source, timeout=BROKEN_SECONDS))
 
 
 SLEEPER = """

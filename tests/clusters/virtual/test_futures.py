@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from waiting import BROKEN_SECONDS
+
 from labkit import Job, local, virtual
 
 HEAD = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()\n"
@@ -38,7 +40,7 @@ results + seen + [polled.value()[0].item()]
 def test_futures_are_chained_collected_and_polled_as_with_gloo() -> None:
     real = local(nproc_per_node=2).run(Job(source=CHAINED)).raise_if_failed()
     for how in ("threads", "processes"):
-        job = Job(source=CHAINED, timeout=300)
+        job = Job(source=CHAINED, timeout=BROKEN_SECONDS)
         assert virtual(nproc_per_node=2, ranks=how).run(job).raise_if_failed().values == real.values  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, local, virtual
 from labkit.clusters import Cluster
@@ -17,7 +18,12 @@ HALF_PRECISION = {"fp16_compress_hook", "mixed precision", "mixed precision, red
 
 
 def job(program: str, **environment: str) -> Job:
-    return Job(source=(PROGRAMS / f"{program}.py").read_text(), filename=program, timeout=120, environment=environment)
+    return Job(
+        source=(PROGRAMS / f"{program}.py").read_text(),
+        filename=program,
+        timeout=BROKEN_SECONDS,
+        environment=environment,
+    )
 
 
 def values(cluster: Cluster, program: str, **environment: str) -> list[Any]:

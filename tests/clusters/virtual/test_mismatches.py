@@ -6,6 +6,7 @@ from textwrap import dedent
 from typing import Literal
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, virtual
 
@@ -20,7 +21,9 @@ KINDS: list[Literal["threads", "processes"]] = ["threads", "processes"]
 
 def run(source: str, ranks: int = 4, kind: Literal["threads", "processes"] = "threads", backend: str = "gloo") -> Run:
     text = HEAD.replace("BACKEND", repr(backend)) + dedent(source).strip("\n")
-    return virtual(nproc_per_node=ranks, ranks=kind).run(Job(source=text, filename="Cell In[7]", timeout=300))
+    return virtual(nproc_per_node=ranks, ranks=kind).run(
+        Job(source=text, filename="Cell In[7]", timeout=BROKEN_SECONDS)
+    )
 
 
 def errors(result: Run) -> list[str]:

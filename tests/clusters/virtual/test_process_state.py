@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, Run, local, virtual
 
@@ -62,7 +63,7 @@ seen
 @pytest.fixture(scope="module")
 def runs() -> tuple[Run, Run]:
     """On processes, and on threads of one process."""
-    job = Job(source=STATE, timeout=120)
+    job = Job(source=STATE, timeout=BROKEN_SECONDS)
     real, threads = (cluster.run(job).raise_if_failed() for cluster in (local(nproc_per_node=2), virtual()))
     return real, threads
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, local, virtual
 from labkit.clusters import Cluster
@@ -62,7 +63,7 @@ CLUSTERS = {
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 def test_each_rank_profiles_its_own_steps(cluster: Cluster) -> None:
-    run = cluster.run(Job(source=STEPS.format(backend="gloo"), timeout=120)).raise_if_failed()
+    run = cluster.run(Job(source=STEPS.format(backend="gloo"), timeout=BROKEN_SECONDS)).raise_if_failed()
     for rank, (cycles, number, spans) in enumerate(run.values):
         ((step, has_table, counts),) = cycles
         assert (step, has_table, number) == (4, True, rank)
@@ -77,7 +78,7 @@ def test_each_rank_profiles_its_own_steps(cluster: Cluster) -> None:
 def test_times_are_those_of_the_virtual_clock(ranks: str) -> None:
     source = STEPS.format(backend="nccl")
     cluster = virtual(nnodes=2, nproc_per_node=1, inter_node="ethernet-10g", ranks=ranks)
-    run = cluster.run(Job(source=source, timeout=120))
+    run = cluster.run(Job(source=source, timeout=BROKEN_SECONDS))
     spans = run.raise_if_failed().values[0][2]
     seen = sorted(seconds for name, seconds in spans if name == "nccl:all_reduce")
     assert run.trace is not None
@@ -102,7 +103,7 @@ with open(f"trace{rank}.json") as file:
     events = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X"]
 sorted((e["tid"], e["ts"], -e["dur"], e["name"]) for e in events)
 """
-    run = virtual(nproc_per_node=2, ranks=ranks).run(Job(source=source, timeout=60))
+    run = virtual(nproc_per_node=2, ranks=ranks).run(Job(source=source, timeout=BROKEN_SECONDS))
     for events in run.raise_if_failed().values:
         assert sum(name.startswith("gloo:") for *_, name in events) == 5
         for (track, start, length, _), (other, later, following, _) in pairwise(events):
@@ -113,7 +114,7 @@ sorted((e["tid"], e["ts"], -e["dur"], e["name"]) for e in events)
 
 def test_a_second_profile_within_the_first_is_refused() -> None:
     source = "from torch.profiler import profile\nwith profile():\n    with profile():\n        pass"
-    run = virtual(nproc_per_node=2).run(Job(source=source, timeout=60))
+    run = virtual(nproc_per_node=2).run(Job(source=source, timeout=BROKEN_SECONDS))
     assert run.ranks[1].error is not None
     assert "one at a time" in run.ranks[1].error.message
 
@@ -121,6 +122,8 @@ def test_a_second_profile_within_the_first_is_refused() -> None:
 def test_threads_and_processes_record_the_same_profile() -> None:
     profiles = []
     for ranks in ("threads", "processes"):
-        run = virtual(nproc_per_node=2, ranks=ranks).run(Job(source=STEPS.format(backend="nccl"), timeout=60))
+        run = virtual(nproc_per_node=2, ranks=ranks).run(
+            Job(source=STEPS.format(backend="nccl"), timeout=BROKEN_SECONDS)
+        )
         profiles.append(run.raise_if_failed().values)
     assert profiles[0] == profiles[1]

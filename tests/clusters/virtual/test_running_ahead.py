@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from clocks import LateClock
 from random_programs import generate, source
+from waiting import BROKEN_SECONDS
 
 from labkit import InvalidJob, Job, Run, virtual
 from labkit.clusters.forkserver.client import shared
@@ -287,7 +288,7 @@ for step in range(120):
 def run(program: str, processes: int, tmp_path: Path, end: str = END) -> tuple[Run, list[tuple[int, str, str]]]:
     told: list[tuple[int, str, str]] = []
     cluster = virtual(nnodes=2, nproc_per_node=RANKS // 2, fake=True, processes=processes)
-    job = Job(source=HEAD + program + end, timeout=120, environment={"SHARED": str(tmp_path / "shared")})
+    job = Job(source=HEAD + program + end, timeout=BROKEN_SECONDS, environment={"SHARED": str(tmp_path / "shared")})
     return cluster.run(job, lambda *output: told.append(output)), told
 
 
@@ -345,7 +346,7 @@ def test_random_programs_end_alike(seeds: range) -> None:
         place = "def done(place, x=None): print(place" + ", clock.now)\n" * (seed % 2) + ")\n" * (1 - seed % 2)
         text = text[: text.index("def done")] + place + text[text.index("g0 =") :]
         # sizes whose values are never known
-        job = Job(source=text.replace(", 2000,", ", 20000,"), filename="program", timeout=120)
+        job = Job(source=text.replace(", 2000,", ", 20000,"), filename="program", timeout=BROKEN_SECONDS)
         clusters = [virtual(nnodes=program.n, nproc_per_node=1, fake=True, processes=number) for number in (1, 2)]
         runs = [cluster.run(job) for cluster in clusters]
         assert runs[1].trace.to_json() == runs[0].trace.to_json(), f"seed {seed}:\n{text}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from waiting import BROKEN_SECONDS
 
 from labkit import Job, virtual
 
@@ -15,7 +16,11 @@ rank, world_size = dist.get_rank(), dist.get_world_size()
 
 
 def output(source: str, ranks: int = 2, fake: bool = True) -> list[str]:
-    run = virtual(nproc_per_node=ranks, fake=fake).run(Job(source=f"{HEAD}{source}", timeout=120)).raise_if_failed()
+    run = (
+        virtual(nproc_per_node=ranks, fake=fake)
+        .run(Job(source=f"{HEAD}{source}", timeout=BROKEN_SECONDS))
+        .raise_if_failed()
+    )
     return [rank.output.strip() for rank in run.ranks]
 
 
@@ -109,14 +114,18 @@ print(told)
 
 def test_decisions_that_ranks_share_are_those_that_each_makes_for_itself() -> None:
     shared, alone = (
-        virtual(nproc_per_node=3, account=account).run(Job(source=HEAD + DECISIONS.format(values=True), timeout=120))
+        virtual(nproc_per_node=3, account=account).run(
+            Job(source=HEAD + DECISIONS.format(values=True), timeout=BROKEN_SECONDS)
+        )
         for account in (True, False)
     )
     told = [[rank.output for rank in run.raise_if_failed().ranks] for run in (shared, alone)]
     assert told[0] == told[1]
     assert len({*told[0]}) == 3, "each rank has shards of other sizes"
-    fake = virtual(nproc_per_node=3, fake=True).run(Job(source=HEAD + DECISIONS.format(values=False), timeout=120))
-    real = virtual(nproc_per_node=3).run(Job(source=HEAD + DECISIONS.format(values=False), timeout=120))
+    fake = virtual(nproc_per_node=3, fake=True).run(
+        Job(source=HEAD + DECISIONS.format(values=False), timeout=BROKEN_SECONDS)
+    )
+    real = virtual(nproc_per_node=3).run(Job(source=HEAD + DECISIONS.format(values=False), timeout=BROKEN_SECONDS))
     assert [rank.output for rank in fake.raise_if_failed().ranks] == [rank.output for rank in real.ranks]
 
 
@@ -156,7 +165,7 @@ print(told)
 
 def test_redistributions_of_fake_tensors_take_the_steps_of_real_ones_at_each_place() -> None:
     runs = [
-        virtual(nproc_per_node=4, fake=fake).run(Job(source=HEAD + STEPS, timeout=120)).raise_if_failed()
+        virtual(nproc_per_node=4, fake=fake).run(Job(source=HEAD + STEPS, timeout=BROKEN_SECONDS)).raise_if_failed()
         for fake in (True, False)
     ]
     fake, real = ([rank.output.splitlines()[-1] for rank in run.ranks] for run in runs)  # before it, DTensor's advice

@@ -176,7 +176,7 @@ dist.all_reduce(x)
 
 def test_a_process_rank_that_vanishes_is_noticed_at_once() -> None:
     source = HEAD + "if rank == 1:\n    os._exit(0)\ndist.barrier()"
-    run = virtual(nproc_per_node=3, ranks="processes").run(Job(source=source, timeout=300))
+    run = virtual(nproc_per_node=3, ranks="processes").run(Job(source=source, timeout=BROKEN_SECONDS))
     assert run.stopped == ""
     assert run.ranks[0].error is not None and run.ranks[0].error.type == "PeerFailed"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from waiting import BROKEN_SECONDS
+
 from labkit import Job, Run, virtual
 
 HEAD = """\
@@ -23,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def ran(kind: str, source: str, ranks: int = 2) -> Run:
     """The run of `source`, after `HEAD`, on that many ranks of this kind."""
-    return virtual(nproc_per_node=ranks, **KINDS[kind]).run(Job(source=HEAD + source, timeout=300))
+    return virtual(nproc_per_node=ranks, **KINDS[kind]).run(Job(source=HEAD + source, timeout=BROKEN_SECONDS))
 
 
 def seen(run: Run) -> str:

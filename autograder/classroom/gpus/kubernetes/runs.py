@@ -1,8 +1,9 @@
-"""The owner of each run, by its name."""
+"""The owner of each run, by its name; and what the next hub must know of runs that this one has seen."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,8 @@ CREATE TABLE IF NOT EXISTS runs (
 CREATE INDEX IF NOT EXISTS runs_left ON runs (user) WHERE NOT gone;
 CREATE INDEX IF NOT EXISTS runs_begun ON runs (user, time);
 CREATE TABLE IF NOT EXISTS runs_with_jobs (name TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS starts (name TEXT PRIMARY KEY, start INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS pods_version (version TEXT NOT NULL);
 """
 
 
@@ -65,3 +68,22 @@ class Runs:
         """Return the runs of a user's that are not gone, and when they began, Unix seconds."""
         with closing(self._open()) as database:
             return dict(database.execute("SELECT name, time FROM runs WHERE user = ? AND NOT gone", (user,)).fetchall())
+
+    def keep(self, starts: Mapping[str, int], version: str) -> None:
+        """Keep what a look has seen: the starts of all runs that there are, and the version of the pods."""
+        with closing(self._open()) as database, database:
+            database.execute("DELETE FROM starts")
+            database.executemany("INSERT INTO starts VALUES (?, ?)", starts.items())
+            database.execute("DELETE FROM pods_version")
+            database.execute("INSERT INTO pods_version VALUES (?)", (version,))
+
+    def starts(self) -> dict[str, int]:
+        """Return the starts of the runs of the last look, Unix seconds; 0: not started."""
+        with closing(self._open()) as database:
+            return dict(database.execute("SELECT name, start FROM starts").fetchall())
+
+    def pods_version(self) -> str:
+        """Return the version of the pods at the last look; empty if there was none."""
+        with closing(self._open()) as database:
+            row = database.execute("SELECT version FROM pods_version").fetchone()
+            return str(row[0]) if row else ""

@@ -3,12 +3,13 @@
 from autograder.mutants import Mutant
 
 VALUES = {
-    "values", "uneven", "few", "chunks", "any_schedule", "frozen", "dtypes", "groups", "bad_arguments",
+    "values", "uneven", "few", "chunks", "any_schedule", "frozen", "dtypes", "groups", "bad_arguments", "order",
+    "recompute",
 }  # fmt: skip
-COSTS = {"released", "bubble", "traffic", "real_processes"}
+COSTS = {"released", "recompute_memory", "bubble", "traffic", "real_processes"}
 
 MUTANTS = {
-    "works_on_the_first_rank": Mutant(8, loses=VALUES | COSTS, base="tags").edited("""
+    "works_on_the_first_rank": Mutant(6, loses=VALUES | COSTS, base="tags").edited("""
         The first rank gets everybody's weights, does all the work, and sends the gradients back.
 
         + import copy
@@ -63,7 +64,7 @@ MUTANTS = {
           def tag(self, op, index, k):
     """),
     # a broadcast is no message that is altered on its way; what is kept is right
-    "broadcasts_results": Mutant(10, loses=VALUES | COSTS - {"released"}, base="tags").edited("""
+    "broadcasts_results": Mutant(8, loses=VALUES | COSTS - {"released"}, base="tags").edited("""
         Every result is broadcast to all ranks.
 
         - self.mine = [a for a in sorted(schedule) if a.stage == self.rank]
@@ -110,14 +111,15 @@ MUTANTS = {
         +
           def tag(self, op, index, k):
     """),
-    "finishes_sends_first": Mutant(8, loses=VALUES | COSTS, base="tags").edited("""
+    # with all forwards first, no two ranks have something for each other
+    "finishes_sends_first": Mutant(7, loses=VALUES | COSTS - {"recompute_memory"}, base="tags").edited("""
         A send is over before anything else begins: two ranks that send to each other wait for ever.
 
         - work = dist.isend(tensor, self.peers[index % self.size], self.group, self.tag(op, index, k))
         - self.sent.append((work, tensor))
         + dist.send(tensor, self.peers[index % self.size], self.group, self.tag(op, index, k))
     """),
-    "adds_up_means": Mutant(8, loses=VALUES | COSTS, base="tags").edited("""
+    "adds_up_means": Mutant(6, loses=VALUES | COSTS, base="tags").edited("""
         The losses of microbatches are added up, each the mean of its own samples.
 
         - return criterion(y, targets[k]) * n / len(target) if n else 0 * y.sum()
@@ -125,14 +127,14 @@ MUTANTS = {
     """),
     # where all worlds are even
     "even_numbers_of_ranks_only": Mutant(
-        11, loses=VALUES - {"few", "bad_arguments"} | COSTS - {"traffic"}, base="tags"
+        10, loses=VALUES - {"few", "bad_arguments"} | COSTS - {"traffic", "recompute_memory"}, base="tags"
     ).edited("""
         Takes twice half the number of ranks, rounded down, for all of it: wrong at odd ones.
 
         - self.last = self.size * len(self.stages) - 1
         + self.last = max(2, self.size // 2 * 2) * len(self.stages) - 1 if self.size > 1 else len(stages) - 1
     """),
-    "keeps_gpipe_s_warm_up": Mutant(20, loses={"one_f_one_b", "released"}, base="tags").edited("""
+    "keeps_gpipe_s_warm_up": Mutant(21, loses={"one_f_one_b", "released"}, base="tags").edited("""
         1F1B begins with all forwards, as GPipe does.
 
         - forwards = [Action(s + k if k < p - s else s + 2 * k, s, "forward", k) for s in range(p) for k in range(m)]
@@ -140,7 +142,7 @@ MUTANTS = {
         + forwards = [Action(s + k, s, "forward", k) for s in range(p) for k in range(m)]
         + return sorted(forwards + [Action(m + 2 * p - 2 - s + k, s, "backward", k) for s in range(p) for k in range(m)])
     """),
-    "one_forward_too_many": Mutant(20, loses={"one_f_one_b", "released"}, base="tags").edited("""
+    "one_forward_too_many": Mutant(21, loses={"one_f_one_b", "released"}, base="tags").edited("""
         The warm-up of 1F1B is one forward longer than it must be.
 
         - counts(stages=stages, microbatches=microbatches)
@@ -156,7 +158,7 @@ MUTANTS = {
         + if chunks == 1:
         +     warm = stages - rank
     """),
-    "needs_as_many_microbatches_as_ranks": Mutant(21, loses={"one_f_one_b", "few"}, base="tags").edited("""
+    "needs_as_many_microbatches_as_ranks": Mutant(22, loses={"one_f_one_b", "few"}, base="tags").edited("""
         1F1B cannot be had with fewer microbatches than ranks.
 
           def one_f_one_b_schedule(stages, microbatches):
@@ -179,7 +181,61 @@ MUTANTS = {
         + mine = [a for a in sorted(schedule) if a.stage == self.rank]
         + self.mine = sorted(mine, key=lambda a: a.op == "backward")
     """),
-    "keeps_activations": Mutant(23, loses={"released"}, base="tags").edited("""
+    "last_microbatch_first": Mutant(24, loses={"order"}, base="tags").edited("""
+        GPipe's backwards begin with the last microbatch, as in its paper: the same sums, in another order.
+
+        - return sorted(forwards + [Action(m + 2 * p - 2 - s + k, s, "backward", k) for s in range(p) for k in range(m)])
+        + return sorted(
+        +     forwards + [Action(m + 2 * p - 2 - s + k, s, "backward", m - 1 - k) for s in range(p) for k in range(m)]
+        + )
+    """),
+    "recomputes_nothing": Mutant(23, loses={"recompute", "recompute_memory"}, base="tags").edited("""
+        It takes `recompute`, and keeps all activations as without it.
+
+        - self.recompute, self.first_runs = recompute, {}
+        + self.recompute, self.first_runs = False, {}
+    """),
+    "keeps_the_graph_and_recomputes": Mutant(24, loses={"recompute_memory"}, base="tags").edited("""
+        It runs again in the backward pass, but also holds the graph of the first run until then.
+
+        - with torch.no_grad():
+        -     output = self.run(inputs, loss_of)
+        - self.kept[microbatch] = inputs, None
+        + output = self.run(inputs, loss_of)
+        + self.kept[microbatch] = inputs, None
+        + self.first_graphs = {**getattr(self, "first_graphs", {}), microbatch: output}
+
+          if output is None:
+        +     held = self.first_graphs.pop(microbatch)
+    """),
+    "recomputes_all_at_once": Mutant(24, loses={"recompute_memory"}, base="tags").edited("""
+        With the first backward all microbatches are computed again, so all activations are there at once.
+
+        - output = self.run_again(inputs, *self.first_runs.pop(microbatch))
+        + for k, first_run in self.first_runs.items():
+        +     if k != microbatch:
+        +         self.kept[k] = self.kept[k][0], self.run_again(self.kept[k][0], *first_run)
+        + output = self.run_again(inputs, *self.first_runs[microbatch])
+        + self.first_runs.clear()
+    """),
+    "draws_anew": Mutant(24, loses={"recompute"}, base="tags").edited("""
+        The second run draws random numbers of its own: another mask than that of the output.
+
+        - torch.set_rng_state(state)
+    """),
+    "leaves_its_random_numbers": Mutant(24, loses={"recompute"}, base="tags").edited("""
+        After a second run, the random numbers go on from there, so later microbatches draw what earlier ones drew.
+
+        - torch.set_rng_state(now)
+    """),
+    "forgets_autocast": Mutant(24, loses={"recompute"}, base="tags").edited("""
+        The second run computes in float32 what the first computed in 16 bits.
+
+        - with autocast:
+        -     output = self.run(inputs, loss_of)
+        + output = self.run(inputs, loss_of)
+    """),
+    "keeps_activations": Mutant(22, loses={"released", "recompute_memory"}, base="tags").edited("""
         What a microbatch has left behind is kept until the next one of its number comes.
 
           self.module, self.index, self.count, self.kept = module, index, count, {}
@@ -195,13 +251,13 @@ MUTANTS = {
         + inputs, output = self.kept[microbatch]
         + self.gone.add(microbatch)
     """),
-    "mean_of_means": Mutant(23, loses={"uneven"}, base="tags").edited("""
+    "mean_of_means": Mutant(24, loses={"uneven"}, base="tags").edited("""
         Every microbatch counts alike, however many samples it has.
 
         - return criterion(y, targets[k]) * n / len(target) if n else 0 * y.sum()
         + return criterion(y, targets[k]) / self.parts if n else 0 * y.sum()
     """),
-    "counts_layers": Mutant(22, loses={"balanced"}, base="tags").edited("""
+    "counts_layers": Mutant(23, loses={"balanced"}, base="tags").edited("""
         Stages have as many layers as each other, whatever these cost.
 
               raise ValueError(f"costs must be one for each layer, got {costs}")

@@ -1,4 +1,4 @@
-"""Hidden rubric of pipeline_parallel: 25 points, 13 for stages, schedules and values, 12 for odd cases and costs.
+"""Hidden rubric of pipeline_parallel: 25 points, 12 for stages, schedules and values, 13 for odd cases and costs.
 
 Loss and gradients are compared with those of one process. A rank gets only its own stages' weights, and in most runs
 the first activation that leaves the first stage is altered in transit: so correct results must come from the ranks'
@@ -43,6 +43,8 @@ HOARD = 16 << 20
 """Bytes of a rank's activations of all microbatches, where memory is measured."""
 NOISE = 10 << 20
 """Allowance for bytes that the kernel counts for each rank beside its tensors and what torch takes."""
+DEPTH = 8
+"""Tensors of an input's size that a stage's backward pass needs, where recomputation is measured."""
 FORM = 256
 """Bytes that a message may have beside its tensor, for its metadata."""
 FORBIDDEN = {
@@ -58,8 +60,11 @@ FORBIDDEN = {
 # What runs on the ranks -----------------------------------------------------------------------------------------------
 
 
-def layer(weight: Tensor, trained: bool, forward: Any, backward: Any) -> Any:
-    """One stage: tanh of a product, or rows of `weight` for integers. `forward` and `backward` charge their time."""
+def layer(weight: Tensor, trained: bool, forward: Any, backward: Any, depth: int) -> Any:
+    """One stage: tanh of a product, or rows of `weight` for integers. `forward` and `backward` charge their time.
+
+    depth: a sine is applied this many times less one, each of which keeps its input for the backward pass.
+    """
     import torch
     from torch import nn
 
@@ -86,6 +91,8 @@ def layer(weight: Tensor, trained: bool, forward: Any, backward: Any) -> Any:
             self.seen.append(len(inputs))
             rows = not inputs.is_floating_point()
             found = nn.functional.embedding(inputs, self.weight) if rows else torch.tanh(inputs @ self.weight)
+            for _ in range(depth - 1):
+                found = found.sin()
             marked: torch.Tensor = Marked.apply(found)  # type: ignore[no-untyped-call]
             return marked
 
@@ -101,6 +108,8 @@ def piped(
     group: Any = None,
     forward: Any = None,
     backward: Any = None,
+    recompute: bool = False,
+    depth: int = 1,
 ) -> Any:
     """On a rank: run one batch forward and backward through stages with these weights, by a schedule's rows or name."""
     import torch.distributed as dist
@@ -108,9 +117,10 @@ def piped(
     from labkit.exercises import pipeline_parallel as pp
 
     rank, ranks, chunks = dist.get_rank(group), dist.get_world_size(group), len(weights)
-    modules = [layer(w, not f, forward, backward) for w, f in zip(weights, frozen, strict=True)]
+    modules = [layer(w, not f, forward, backward, depth) for w, f in zip(weights, frozen, strict=True)]
     count = ranks * chunks
-    stages = [pp.PipelineStage(module, rank + ranks * c, count) for c, module in enumerate(modules)]
+    options = {"recompute": True} if recompute else {}
+    stages = [pp.PipelineStage(module, rank + ranks * c, count, **options) for c, module in enumerate(modules)]
     if isinstance(schedule[0], str):
         plan = pp.get_pipeline_schedule(schedule[0], ranks, schedule[1], chunks)
     else:
@@ -123,6 +133,53 @@ def piped(
         "gradients": [module.weight.grad for module in modules],
         "seen": [module.seen for module in modules],
         "kept": [stage.in_flight for stage in stages],
+    }
+
+
+def drawing(order: list[int], seed: int, inputs: list[Tensor], weight: Tensor, lowered: bool) -> Any:
+    """On a rank: run microbatches through a stage that recomputes and has dropout, and back in `order`.
+
+    lowered: the forwards run under autocast, the backwards do not. The module adds a number, which changes in between.
+    Returns outputs, gradients, random numbers drawn after each backward, and the dtype in which each run computed.
+    """
+    from contextlib import nullcontext
+
+    import torch
+    from torch import nn
+
+    from labkit.exercises import pipeline_parallel as pp
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(weight)
+            self.shift = 0.0
+            self.dtypes: list[str] = []
+
+        def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+            product = tensor @ self.weight
+            self.dtypes.append(str(product.dtype))
+            return nn.functional.dropout(torch.tanh(product + self.shift), 0.4)
+
+    module = Dropping()
+    stage = pp.PipelineStage(module, 1, 3, recompute=True)
+    torch.manual_seed(seed)
+    outputs, gradients, drawn = [], [], []
+    for k, given in enumerate(inputs):
+        with torch.autocast("cpu", dtype=torch.bfloat16) if lowered else nullcontext():
+            outputs.append(stage.forward(k, given.clone().requires_grad_()))
+    # what runs again sees it; what was kept from the first run does not
+    module.shift = 0.5
+    for k in order:
+        gradients.append(stage.backward(k, torch.ones_like(outputs[k])))
+        drawn.append(torch.rand(3))
+    return {
+        "outputs": [output.detach() for output in outputs],
+        "gradients": gradients,
+        "weight": module.weight.grad,
+        "drawn": drawn,
+        "kept": stage.in_flight,
+        "dtypes": module.dtypes,
     }
 
 
@@ -200,17 +257,48 @@ def at_random(draw: Draw, ranks: int, chunks: int, microbatches: int) -> list[li
     return rows
 
 
+def drawn_alone(order: list[int], seed: int, inputs: list[Tensor], weight: Tensor, lowered: bool) -> dict[str, Any]:
+    """What `drawing` returns if it recomputes, without stages: each microbatch's gradients by plain autograd."""
+    own = weight.clone().requires_grad_()
+    outputs, gradients, states = [], list[Tensor | None](), []
+    before = torch.get_rng_state()
+    torch.manual_seed(seed)
+
+    def run(tensor: Tensor, shift: float) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=lowered):
+            return torch.nn.functional.dropout(torch.tanh(tensor @ own + shift), 0.4)
+
+    for tensor in inputs:
+        states.append(torch.get_rng_state())
+        outputs.append(run(tensor, 0.0).detach())
+    now = torch.get_rng_state()
+    for k in order:
+        torch.set_rng_state(states[k])
+        given = inputs[k].clone().requires_grad_()
+        output = run(given, 0.5)
+        output.backward(torch.ones_like(output))
+        gradients.append(given.grad)
+    torch.set_rng_state(now)
+    drawn = [torch.rand(3) for _ in order]
+    torch.set_rng_state(before)
+    return {"outputs": outputs, "gradients": gradients, "weight": own.grad, "drawn": drawn}
+
+
 class Whole:
     """Result of one process: the loss, and a gradient or None for each stage.
 
     altered: rows that get 1 added after the first stage.
     """
 
-    def __init__(self, weights: list[Tensor], frozen: list[bool], batch: Tensor, target: Tensor, altered: int) -> None:
+    def __init__(
+        self, weights: list[Tensor], frozen: list[bool], batch: Tensor, target: Tensor, altered: int, depth: int = 1
+    ) -> None:
         own = [w.clone().requires_grad_(not f) for w, f in zip(weights, frozen, strict=True)]
         found = batch
         for number, weight in enumerate(own):
             found = torch.tanh(found @ weight) if found.is_floating_point() else weight[found]
+            for _ in range(depth - 1):
+                found = found.sin()
             if number == 0 and altered:
                 found = found + (torch.arange(len(found)) < altered).to(found.dtype)[:, None]
         loss = (found - target).square().mean()
@@ -236,6 +324,8 @@ def like_one_process(
     members: list[int] | None = None,
     width: int = WIDTH,
     altered: bool = True,
+    recompute: bool = False,
+    depth: int = 1,
     rel: float = CLOSE,
     call: Callable[[Reference, Inputs], Run] | None = None,
     **hardware: Any,
@@ -265,6 +355,8 @@ def like_one_process(
             group=group_of(inside) if members else None,
             forward=work("forward", FORWARD / chunks),
             backward=work("backward", BACKWARD / chunks),
+            recompute=recompute,
+            depth=depth,
         )
     changed: dict[str, Any] = {"alteration": Alteration(inside[0], dtype)} if altered else {}
     run = (call or ranks(world_size, **changed, **hardware).call)(submission.used_by(piped, layer), given)
@@ -274,7 +366,7 @@ def like_one_process(
         # the altered rows are not the first ones
         order = torch.cat([parts[first], *parts[:first], *parts[first + 1 :]])
         batch, target = batch[order], target[order]
-    whole = Whole(weights, still, batch, target, len(parts[first]) if altered else 0)
+    whole = Whole(weights, still, batch, target, len(parts[first]) if altered else 0, depth)
     compared(run, whole, inside, rel)
     return run
 
@@ -343,7 +435,7 @@ def slots(rows: list[list[Any]]) -> int:
 
 
 @check(
-    points=3,
+    points=2,
     todo=1,
     title="stages: in no other split does the most expensive stage cost less",
     look_at="split_into_stages: all places for a cut",
@@ -364,7 +456,7 @@ def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=3,
+    points=2,
     todo=2,
     title="1F1B: as long as GPipe, and no more in flight than there are ranks to come",
     look_at="_one_f_one_b: how many forwards come before the first backward",
@@ -394,11 +486,31 @@ def interleaved(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         expect(max(waiting(rows, rank) for rank in range(p)), f"{what}: in flight").at_most(most)
 
 
+@check(
+    points=1,
+    todo=5,
+    title="GPipe and 1F1B add up the microbatches' gradients in their order: the same bits",
+    look_at="gpipe_schedule: the first microbatch's backward is first; forward_backward: the order of `self.slots`",
+)
+def order(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    p, m = 3, draw.choice([6, 7, 8])
+    found = schedules(submission, ranks, [(name, p, m, 1) for name in ("gpipe", "1f1b")])
+    for name, rows in zip(("GPipe", "1F1B"), found, strict=True):
+        seen = [[row[3] for row in sorted(rows) if row[1:3] == [rank, "backward"]] for rank in range(p)]
+        expect(seen, f"{name}: microbatches in the order of each rank's backwards").equals([list(range(m))] * p)
+    gradients, state = [], draw.getstate()
+    for name in ("gpipe", "1f1b"):
+        draw.setstate(state)  # the same weights and samples
+        run = like_one_process(submission, ranks, draw, p, m, 3 * m, name, width=24)
+        gradients.append([gradient for value in run.values for gradient in value["gradients"]])
+    expect(gradients[1], "gradients of each stage with 1F1B, to the bit those with GPipe").equals(gradients[0])
+
+
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
 @check(
-    points=2, todo=4, title="loss and gradients are those of one process", look_at="forward_backward, action by action"
+    points=2, todo=5, title="loss and gradients are those of one process", look_at="forward_backward, action by action"
 )
 def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     p, m = draw.choice([3, 5]), draw.choice([5, 6])
@@ -408,8 +520,8 @@ def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=2,
-    todo=4,
+    points=1,
+    todo=5,
     title="microbatches that are unequal, few or empty",
     look_at="the share of a microbatch in the loss; the mean of no sample",
 )
@@ -420,7 +532,7 @@ def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=1, todo=4, title="fewer microbatches than ranks", look_at="the warm-up, where there is less to do than that"
+    points=1, todo=5, title="fewer microbatches than ranks", look_at="the warm-up, where there is less to do than that"
 )
 def few(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     like_one_process(submission, ranks, draw, 4, draw.choice([2, 3]), 6)
@@ -428,7 +540,7 @@ def few(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=5,
     title="several stages on each rank",
     look_at="forward_backward: `self.stages[action.chunk]`; first and last are stages, not ranks",
 )
@@ -439,7 +551,7 @@ def chunks(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=5,
     title="any schedule that is possible",
     look_at="forward_backward: run `self.slots` in order, and assume nothing else",
 )
@@ -454,7 +566,41 @@ def any_schedule(submission: Submission, ranks: Ranks, draw: Draw) -> None:
             expect(seen, f"what rank {rank} computed, in order").equals(wanted)
 
 
-@check(points=1, todo=4, title="stages that are not trained", look_at="who wants a gradient, and who sends one")
+@check(
+    points=1,
+    todo=5,
+    title="recompute: gradients of a second run with the first one's random numbers and autocast",
+    look_at="PipelineStage: what the second run starts from, and what it leaves to those that draw after it",
+)
+def recompute(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    like_one_process(submission, ranks, draw, 3, 4, 8, draw.choice(["gpipe", "1f1b"]), recompute=True)
+    like_one_process(submission, ranks, draw, 2, 3, 6, "interleaved", 2, recompute=True)
+    like_one_process(submission, ranks, draw, 3, 3, 6, frozen=[0], recompute=True)
+    like_one_process(submission, ranks, draw, 2, 2, 4, frozen=[0, 1], recompute=True)
+    like_one_process(submission, ranks, draw, 3, 3, 6, tokens=True, recompute=True)
+    backwards = draw.sample(range(4), 4)
+    inputs, weight, seed = draw.tensors(4, (5, 8)), draw.tensor((8, 8)) / 16, draw.getrandbits(31)
+    for lowered in (False, True):
+        (seen,) = ranks(1).call(submission.used_by(drawing), [Args(backwards, seed, inputs, weight, lowered)]).values
+        wanted = drawn_alone(backwards, seed, inputs, weight, lowered)
+        what = f"a stage with dropout{' under autocast' if lowered else ''}, four microbatches: "
+        rel = 0.05 if lowered else CLOSE
+        expect(len(seen["dtypes"]), what + "times that it has run").equals(8)
+        expect(seen["kept"], what + "microbatches kept afterwards").equals(0)
+        dtype = "torch.bfloat16" if lowered else "torch.float32"
+        expect(seen["dtypes"], what + "dtypes in which it has run").equals([dtype] * 8)
+        for place, k in enumerate(backwards):
+            of = f"{what}microbatch {k}, backward number {place + 1}: "
+            expect(seen["outputs"][k], of + "its output").close_to(wanted["outputs"][k], rel=rel)
+            expect(seen["gradients"][place], of + "gradient of its inputs").close_to(
+                wanted["gradients"][place], rel=rel
+            )
+            random = of + "random numbers drawn next, as if it had run once"
+            expect(seen["drawn"][place], random).equals(wanted["drawn"][place])
+        expect(seen["weight"], what + "gradient of the weight").close_to(wanted["weight"], rel=rel)
+
+
+@check(points=1, todo=5, title="stages that are not trained", look_at="who wants a gradient, and who sends one")
 def frozen(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     run = like_one_process(submission, ranks, draw, 3, 3, 6, frozen=[0], width=64)
     sent = "bytes sent by rank 1, whose gradients nobody wants"
@@ -465,7 +611,7 @@ def frozen(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=5,
     title="whole numbers go in, and every dtype is kept",
     look_at="forward_backward: pass on what `messages` returns as it is",
 )
@@ -477,7 +623,7 @@ def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=5,
     title="a group of some of the ranks",
     look_at="forward_backward: stages and `messages` know the group; ask for no other rank",
 )
@@ -487,7 +633,7 @@ def groups(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=5,
     title="bad arguments raise ValueError before any message",
     look_at="the given lines at the beginning must stay",
 )
@@ -508,7 +654,7 @@ def bad_arguments(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=5,
     title="1F1B keeps no more activations for more microbatches",
     look_at="what is kept of a microbatch, and how long",
     needs={"memory"},
@@ -540,7 +686,46 @@ def released(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect((measured[-1] / p - NOISE) / activation, what).at_most(2 * p + 4)
 
 
-@check(points=2, todo=4, title="the bubble is no larger than it must be", look_at="the timeline: who waits for whom")
+@check(
+    points=1,
+    todo=5,
+    title="recompute: m inputs and one microbatch's activations, for one forward more",
+    look_at="PipelineStage.forward: what is kept with recompute; how often the module runs",
+    needs={"memory"},
+)
+def recompute_memory(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    p, rows, width = 2, draw.randrange(500, 700), 256
+    inputs = 4 * rows * width
+    many = math.ceil(4 * HOARD / (DEPTH * inputs))
+    measured = []
+
+    def call(function: Reference, given: Inputs) -> Run:
+        run, nbytes = ranks(p, account=True, inter_node=LINK).measured(function, given)
+        measured.append(nbytes)
+        return run
+
+    few, peaks = 2, []
+    for m in (few, many):
+        run = like_one_process(
+            submission, ranks, draw, p, m, m * rows, "gpipe", width=width, altered=False, recompute=True, depth=DEPTH,
+            call=call,
+        )  # fmt: skip
+        seen = [len(value["seen"][0]) for value in run.values]
+        expect(seen, f"times that each rank's stage runs, for {m} microbatches").equals([2 * m] * p)
+        most = 1.03 * (m + p - 1) * (2 * FORWARD + BACKWARD)
+        expect(run.trace.seconds, f"{m} microbatches, each twice forward: seconds", unit="seconds").at_most(most)
+        for rank in range(p):
+            sent = m * inputs + 2 * m * FORM
+            expect(run.trace.bytes_sent(rank), f"bytes sent by rank {rank}", unit="bytes").at_most(sent)
+        peaks.append([run.trace.peak_memory(rank) for rank in range(p)])
+    for rank, (least, most) in enumerate(zip(*peaks, strict=True)):
+        what = f"bytes that rank {rank} holds at most beyond those for {few}, for {many} inputs of {inputs} bytes"
+        expect(most - least, what, unit="bytes").at_most(1.5 * (many - few) * inputs + 2 * inputs)
+    what = f"inputs that a rank holds at most on average, of {many}, by the kernel's count"
+    expect((measured[-1] / p - NOISE) / inputs, what).at_most(2 * many + 3 * DEPTH)
+
+
+@check(points=2, todo=5, title="the bubble is no larger than it must be", look_at="the timeline: who waits for whom")
 def bubble(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     p, m = draw.choice([3, 5]), draw.choice([6, 8])
     for name, v, microbatches in (("1f1b", 1, m), ("gpipe", 1, m), ("interleaved", 2, 2 * p)):
@@ -554,7 +739,7 @@ def bubble(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=5,
     title="activations forth, gradients back, between neighbours",
     look_at="what you give to `messages.exchange`",
 )
@@ -574,7 +759,7 @@ def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=5,
     title="real processes: the same values, and no more bytes",
     look_at="one `messages.exchange` in every slot, `wait_for_sends` at the end",
     needs={"network"},

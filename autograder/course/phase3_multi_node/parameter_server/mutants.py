@@ -5,8 +5,8 @@ from __future__ import annotations
 from autograder.mutants import Mutant
 
 RUNS = {
-    "sync", "dtypes", "each_push", "uneven", "bound", "prompt", "fair", "messages", "at_once", "state", "death",
-    "named", "real_processes",
+    "sync", "dtypes", "each_push", "uneven", "bound", "prompt", "fair", "messages", "at_once", "divides", "state",
+    "death", "named", "real_processes",
 }  # fmt: skip
 """Everything that needs servers and workers."""
 EVERYTHING = RUNS | {"balanced", "cut"}
@@ -32,13 +32,13 @@ MUTANTS = {
         + for parameter, part in zip(self.parameters, parts, strict=True):
         +     parameter.grad = part.view(parameter.shape).to(parameter.dtype)
     """),
-    "unbounded_staleness": Mutant(22, loses={"bound"}).edited("""
+    "unbounded_staleness": Mutant(23, loses={"bound"}).edited("""
         ssp answers every pull at once, as async does.
 
         - ready = [pull for pull in waiting if pull.clock - self.staleness <= slowest]
         + ready = [pull for pull in waiting if self.mode != "sync" or pull.clock <= slowest]
     """),
-    "one_clock_too_far": Mutant(22, loses={"bound"}).edited("""
+    "one_clock_too_far": Mutant(23, loses={"bound"}).edited("""
         ssp lets a worker run one clock further ahead than `staleness`.
 
         - ready = [pull for pull in waiting if pull.clock - self.staleness <= slowest]
@@ -58,13 +58,13 @@ MUTANTS = {
         - ready = [pull for pull in waiting if pull.clock - self.staleness <= slowest]
         + ready = [pull for pull in waiting if pull.clock - min(self.staleness, 3) <= slowest]
     """),
-    "one_server_takes_all": Mutant(20, loses={"balanced", "messages", "at_once", "state"}).edited("""
+    "one_server_takes_all": Mutant(18, loses={"balanced", "messages", "at_once", "divides", "state"}).edited("""
         The first server has all parameters, the others have none.
 
         - room = total * (server + 1) // num_servers - position
         + room = total - position
     """),
-    "whole_tensors": Mutant(21, loses={"balanced", "cut", "state"}).edited("""
+    "whole_tensors": Mutant(19, loses={"balanced", "cut", "divides", "state"}).edited("""
         Each tensor goes whole to the server that has the fewest bytes so far.
 
           start = 0
@@ -97,9 +97,7 @@ MUTANTS = {
         -     position += (stop - start) * parameter.element_size()
         +     position += stop - start
     """),
-    "asks_again": Mutant(
-        11, loses=EVERYTHING - {"balanced", "cut", "sync", "dtypes", "at_once", "state", "named"}
-    ).edited("""
+    "asks_again": Mutant(10, loses=EVERYTHING - {"balanced", "cut", "sync", "dtypes", "state", "named"}).edited("""
         Each pull asks twice: polling, in case the first answer was old.
 
         - works = [self.messages.pull(server, self.clock, shard.buffers) for server, shard in enumerate(self.shards)]
@@ -111,7 +109,7 @@ MUTANTS = {
         -     work.wait()
               shard.copy_to(self.parameters)
     """),
-    "looks_every_10_ms": Mutant(21, loses={"prompt", "death"}).edited("""
+    "looks_every_10_ms": Mutant(19, loses={"prompt", "divides", "death"}).edited("""
         The server looks for pulls that it may answer every ten milliseconds, not when a request comes.
 
           import torch
@@ -121,20 +119,20 @@ MUTANTS = {
               self.messages.answer(pull, self.shard.buffers)
         + time.sleep(0.01)
     """),
-    "in_order_of_ranks": Mutant(23, loses={"fair"}).edited("""
+    "in_order_of_ranks": Mutant(24, loses={"fair"}).edited("""
         Pulls that have waited are answered in the order of ranks: the last one always waits longest.
 
         - for pull in ready:
         + for pull in sorted(ready, key=lambda pull: pull.worker):
     """),
-    "last_come_first_served": Mutant(23, loses={"fair"}).edited("""
+    "last_come_first_served": Mutant(24, loses={"fair"}).edited("""
         Of the pulls that have waited, the latest one is answered first.
 
         - for pull in ready:
         + for pull in reversed(ready):
     """),
     "sync_applies_each_push": Mutant(
-        14, loses={"sync", "dtypes", "uneven", "fair", "death", "real_processes"}
+        15, loses={"sync", "dtypes", "uneven", "fair", "death", "real_processes"}
     ).edited("""
         With sync, too, each push is a step on its arrival.
 
@@ -172,7 +170,7 @@ MUTANTS = {
           self.samples = 0  # whose gradients are in the totals
         + self.pushed = False
 
-          self.add(request)
+          self.add(arriving.pop(request.worker).wait(), request.samples)
         + self.pushed = True
     """),
     "an_optimizer_for_each_worker": Mutant(21, loses={"each_push", "uneven", "state"}).edited("""
@@ -185,10 +183,12 @@ MUTANTS = {
         -     self.optimizer.step()
         +     self.optimizers[self.latest].step()
 
-          def add(self, push: Request) -> None:
-        +     self.latest = push.worker
+          self.add(arriving.pop(request.worker).wait(), request.samples)
+        + self.latest = request.worker
     """),
-    "forgets_the_optimizers_state": Mutant(18, loses={"sync", "each_push", "uneven", "real_processes"}).edited("""
+    "forgets_the_optimizers_state": Mutant(
+        17, loses={"sync", "each_push", "uneven", "state", "real_processes"}
+    ).edited("""
         A new optimizer for each step: no momentum, no moments.
 
         - self.optimizer = optimizer(self.parameters) if self.parameters else None
@@ -199,6 +199,65 @@ MUTANTS = {
 
           trained = given.trained_parameters(parameters)
         + self.make = optimizer
+    """),
+    "one_push_at_a_time": Mutant(23, loses={"divides"}).edited("""
+        The server waits for a worker's gradients as soon as they are announced, and posts the next receive then.
+
+        - arriving[request.worker] = self.messages.receive(request)
+        + arriving[request.worker] = self.messages.receive(request)
+        + arriving[request.worker].wait()
+    """),
+    "posts_too_late": Mutant(3, loses=RUNS).edited("""
+        Receives are posted when the worker says that its gradients have left: they cannot leave without.
+
+        - arriving[request.worker] = self.messages.receive(request)
+        + arriving[request.worker] = request
+
+        - self.add(arriving.pop(request.worker).wait(), request.samples)
+        + self.add(self.messages.receive(arriving.pop(request.worker)).wait(), request.samples)
+    """),
+    "nan_of_no_samples": Mutant(24, loses={"uneven"}).edited("""
+        Gradients of 0 samples are multiplied by 0 and added: those that are NaN stay.
+
+        - if samples:
+        + if True:
+    """),
+    "skips_missing_gradients": Mutant(24, loses={"uneven"}).edited("""
+        A gradient that is None is left as it was in the step before.
+
+        - shard.copy_from(gradients)
+        + for piece, view in zip(shard.pieces, shard.views, strict=True):
+        +     gradient = gradients[piece.parameter]
+        +     if gradient is not None:
+        +         view.copy_(gradient.reshape(-1)[piece.start : piece.stop])
+    """),
+    "empty_pieces": Mutant(24, loses={"cut"}).edited("""
+        A server whose part is full gets a piece of no elements of the next parameter.
+
+        - if stop > start:
+        -     shards[server].append(Piece(index, start, stop))
+        + shards[server].append(Piece(index, start, stop))
+    """),
+    "from_the_last_parameter": Mutant(22, loses={"balanced", "cut"}).edited("""
+        The pieces of each server are in the opposite order of the parameters.
+
+        - return shards
+        + return [shard[::-1] for shard in shards]
+    """),
+    "forgets_the_rest": Mutant(16, loses={"balanced", "cut", "sync", "dtypes", "messages"}).edited("""
+        The last element of each parameter that is cut belongs to no server.
+
+        - start = stop
+        + start = stop + 1
+    """),
+    "push_one_server_after_the_other": Mutant(22, loses={"at_once", "divides"}).edited("""
+        A worker pushes to the next server when its gradients have left for the one before.
+
+              shard.copy_from(gradients)
+        -     works.append(self.messages.push(server, self.clock, samples, shard.buffers))
+        - for work in works:
+        -     work.wait()
+        +     self.messages.push(server, self.clock, samples, shard.buffers).wait()
     """),
     "sums_in_bfloat16": Mutant(23, loses={"dtypes"}).edited("""
         Gradients are added up in their own dtype, which may have three digits.
@@ -226,7 +285,7 @@ MUTANTS = {
         + case Kind.FINISH:
               del self.clocks[request.worker]
     """),
-    "one_server_after_the_other": Mutant(24, loses={"at_once"}).edited("""
+    "one_server_after_the_other": Mutant(22, loses={"at_once", "divides"}).edited("""
         A worker asks the next server when the one before has answered.
 
         - works = [self.messages.pull(server, self.clock, shard.buffers) for server, shard in enumerate(self.shards)]
@@ -237,7 +296,7 @@ MUTANTS = {
               shard.copy_to(self.parameters)
     """),
     "copies_before_it_arrives": Mutant(
-        7, loses=EVERYTHING - {"balanced", "cut", "messages", "at_once", "state", "named"}
+        9, loses=EVERYTHING - {"balanced", "cut", "messages", "at_once", "divides", "state", "named"}
     ).edited("""
         The values are copied before they have arrived: those of the pull before.
 

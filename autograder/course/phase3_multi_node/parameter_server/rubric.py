@@ -1,12 +1,13 @@
 """Hidden rubric of parameter_server: 25 points, 12 for values and 13 for who waits for whom, messages and failures.
 
 Steps take a time that the judge charges, so when a worker begins a step is known: that shows the staleness, and who
-waits without need. With one server the judge knows from its messages in which order pushes arrived and pulls were
+waits without need. With one server the judge knows from its messages in which order pushes came and pulls were
 answered: it replays them, and expects the weights that each worker must have pulled. In some runs a message is altered.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -21,6 +22,8 @@ from labkit.course.phase3_multi_node.parameter_server.scenarios import pieces_of
 from labkit.trace import Category, Event, Kind
 
 LINK = "ethernet-10g"
+BYTES_PER_SECOND = 1.25e9
+"""Of a port on that link, in each direction."""
 PAYLOADS = "0"
 """Name of the default group, in which gradients and values travel; requests have a group of their own."""
 CLOSE = 1e-4
@@ -86,7 +89,7 @@ class Game:
             return [draw.tensor(shape, dtype) for shape, dtype in zip(shapes, kinds, strict=True)]
 
         self.initial = weights()
-        self.steps = [[weights() for _ in counts] for counts in self.samples]
+        self.steps: list[list[list[Any]]] = [[[*weights()] for _ in counts] for counts in self.samples]
 
     @property
     def world_size(self) -> int:
@@ -95,6 +98,15 @@ class Game:
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.initial)
+
+    def odd_gradients(self, draw: Draw) -> None:
+        """Let gradients of 0 samples be NaN, as the mean over no samples is; others lack a parameter, but the first."""
+        for counts, steps in zip(self.samples, self.steps, strict=True):
+            for clock, (count, tensors) in enumerate(zip(counts, steps, strict=True)):
+                if count == 0:
+                    tensors[:] = [torch.full(initial.shape, float("nan")) for initial in self.initial]
+                elif clock:
+                    tensors[draw.randrange(len(tensors))] = None
 
     def play(self, submission: Submission, some: RankSet, attempt: bool = False) -> Run:
         """Let ranks play; none may use a collective. attempt: ranks may fail."""
@@ -138,6 +150,11 @@ class Game:
             optimizer.step()
         return found
 
+    def gradient(self, worker: int, clock: int) -> Tensor:
+        """Return what a worker pushes, flat: zeros where there is no gradient."""
+        tensors = zip(self.initial, self.steps[worker][clock], strict=True)
+        return torch.cat([(torch.zeros_like(i) if t is None else t).reshape(-1) for i, t in tensors])
+
     def replayed(self, run: Run, altered: int | None = None) -> list[list[Tensor]]:
         """Return what each worker must have pulled, flat, from the order of messages at the one server.
 
@@ -147,22 +164,22 @@ class Game:
         optimizer = optimizer_of(self.optimizer, [weights])
         pushes, rounds = [0] * len(self.samples), dict[int, list[tuple[int, Tensor]]]()
         found: list[list[Tensor]] = [[] for _ in self.samples]
-        for event in payloads(run, 0):
-            worker, plus = event.peer - 1 if event.peer else 0, 0
-            if altered == (0 if event.kind is Kind.SEND else event.peer):
+        for rank, pushed in handled(run, 0):
+            worker, plus = rank - 1, 0
+            if altered == (rank if pushed else 0):
                 plus, altered = 1, None
-            if event.kind is Kind.SEND:
+            if not pushed:
                 found[worker].append(weights.detach() + plus)
                 continue
             clock = pushes[worker]
             pushes[worker] += 1
-            gradient = torch.cat([tensor.reshape(-1) for tensor in self.steps[worker][clock]]) + plus
+            gradient = self.gradient(worker, clock) + plus
             key = clock if self.mode == "sync" else -1
             rounds.setdefault(key, []).append((self.samples[worker][clock], gradient))
             if self.mode != "sync" or len(rounds[key]) == sum(len(counts) > clock for counts in self.samples):
                 parts = rounds.pop(key)
                 if total := sum(count for count, _ in parts):
-                    weights.grad = torch.as_tensor(sum(count * part for count, part in parts)) / total
+                    weights.grad = torch.as_tensor(sum(count * part for count, part in parts if count)) / total
                     optimizer.step()
         return found
 
@@ -185,10 +202,33 @@ def payloads(run: Run, rank: int) -> list[Event]:
     return sorted(found, key=lambda event: event.start if event.kind is Kind.SEND else event.end)
 
 
-def requests(run: Run, rank: int, peer: int | None = None) -> list[Event]:
-    """Return the requests that a rank has sent, in order."""
-    found = [e for e in run.trace.of(rank, Kind.SEND) if e.group != PAYLOADS and peer in (None, e.peer)]
+def requests(run: Run, rank: int, kind: Kind = Kind.SEND) -> list[Event]:
+    """Return the requests that a rank has sent, or received, in order."""
+    found = [event for event in run.trace.of(rank, kind) if event.group != PAYLOADS]
     return sorted(found, key=lambda event: event.start)
+
+
+def handled(run: Run, server: int) -> list[tuple[int, bool]]:
+    """Return what a server did, in order: a worker's rank, and whether its push came or its pull was answered.
+
+    A worker's requests are pull, announcement and push, again and again; the last ones are pull and end.
+    """
+    received, found = Counter[int](), []
+    for event in requests(run, server, Kind.RECEIVE):
+        if event.peer is not None:
+            received[event.peer] += 1
+            if received[event.peer] % 3 == 0:
+                found.append((event.end, event.sequence, event.peer, True))
+    for event in answers(run, server):
+        if event.peer is not None:
+            found.append((event.start, event.sequence, event.peer, False))
+    return [(rank, pushed) for _, _, rank, pushed in sorted(found)]
+
+
+def answers(run: Run, server: int) -> list[Event]:
+    """Return the answers that a server has begun to send, in order."""
+    found = [event for event in payloads(run, server) if event.kind is Kind.SEND]
+    return sorted(found, key=lambda event: (event.start, event.sequence))
 
 
 def steps_of(run: Run, rank: int) -> list[Event]:
@@ -254,7 +294,7 @@ def cut(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=3,
-    todo=4,
+    todo=6,
     title="sync: the steps of one process on the whole batch",
     look_at="the mean over all samples, and one optimizer step for each clock",
 )
@@ -271,7 +311,7 @@ def sync(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=6,
     title="dtypes: kept in messages, and sums with enough digits",
     look_at="what gradients and values are converted to, and when",
 )
@@ -297,7 +337,7 @@ def dtypes(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=6,
     title="async, ssp: each push is one step, in the order of arrival",
     look_at="where the optimizer is, and when it takes a step",
 )
@@ -313,14 +353,15 @@ def each_push(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=6,
     title="workers that make fewer steps, and pushes of no samples",
     look_at="a worker that has finished counts no more",
 )
 def uneven(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for mode, staleness in (("sync", None), ("async", None), ("ssp", draw.choice([0, 1]))):
-        samples = draw.sample([[2, 0, 3], [1], [4, 2, 0, 0, 1], [3, 0]], 3)
+        samples = draw.sample([[2, 0, 3], [1, 0], [4, 2, 0, 0, 1], [3, 0]], 3)
         game = Game(draw, samples, mode, staleness, optimizer="momentum")
+        game.odd_gradients(draw)
         altered = 1 + draw.randrange(3)
         run = game.play(submission, ranks(4, alteration=Alteration(altered)))
         game.expect_replayed(run, f"{mode}, with {', '.join(str(len(s)) for s in samples)} steps", altered)
@@ -339,8 +380,8 @@ def with_stragglers(draw: Draw, mode: str, staleness: int | None, servers: int) 
 
 
 @check(
-    points=3,
-    todo=4,
+    points=2,
+    todo=6,
     title="ssp: no worker is more than `staleness` clocks ahead",
     look_at="serve: which clock the slowest worker must have reached",
 )
@@ -359,7 +400,7 @@ def bound(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=6,
     title="no worker waits without need",
     look_at="serve: a pull is answered as soon as its mode allows it",
 )
@@ -379,8 +420,8 @@ def prompt(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=2,
-    todo=4,
+    points=1,
+    todo=6,
     title="first come, first served",
     look_at="serve: in which order pulls that have waited are answered",
 )
@@ -394,11 +435,11 @@ def fair(submission: Submission, ranks: Ranks, draw: Draw) -> None:
         game = Game(draw, [[1] * 4] * workers, mode, staleness, seconds=seconds)
         run = game.play(submission, ranks(workers + 1))
         game.expect_replayed(run, "by the order of messages at the server")
-        answers = [event.peer for event in payloads(run, 0) if event.kind is Kind.SEND]
-        asked = {rank: requests(run, rank)[::2] for rank in range(1, workers + 1)}  # the others are pushes
+        order_of_answers = [event.peer for event in answers(run, 0)]
+        asked = {rank: requests(run, rank)[::3] for rank in range(1, workers + 1)}  # the others belong to pushes
         for clock in range(5):
             arrived = sorted(asked, key=lambda rank, clock=clock: asked[rank][clock].end)  # type: ignore[misc]
-            turns = {rank: [i for i, peer in enumerate(answers) if peer == rank] for rank in asked}
+            turns = {rank: [i for i, peer in enumerate(order_of_answers) if peer == rank] for rank in asked}
             answered = sorted(asked, key=lambda rank, clock=clock: turns[rank][clock])  # type: ignore[misc]
             if mode != "ssp":  # with ssp a later pull may be of an earlier clock, which may be answered first
                 what = f"workers in the order in which their pulls of clock {clock} were answered, {mode}"
@@ -410,8 +451,8 @@ def fair(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
-    title="one request for each pull and push: no polling",
+    todo=6,
+    title="one request for each pull, two for each push: no polling",
     look_at="what a worker sends while it waits, and what the servers send unasked",
 )
 def messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
@@ -422,7 +463,7 @@ def messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     for rank in (2, 3, 4):
         seen = len(requests(run, rank))
         what = f"requests of a worker, to {servers} servers, for {steps} steps, a last pull and the end"
-        expect(seen, what).equals(servers * (2 * steps + 2))
+        expect(seen, what).equals(servers * (3 * steps + 2))
         sent = [event.nbytes for event in payloads(run, rank) if event.kind is Kind.SEND]
         got = [event.nbytes for event in payloads(run, rank) if event.kind is Kind.RECEIVE]
         expect([len(sent), len(got)], "payloads that a worker sent and received").equals(
@@ -433,26 +474,47 @@ def messages(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=6,
     title="all servers are asked at once",
     look_at="Worker: all messages begin before the first `wait()`",
 )
 def at_once(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     servers = draw.choice([3, 4])
-    game = Game(draw, [[1] * 3] * 2, num_servers=servers)
-    run = game.play(submission, ranks(game.world_size, inter_node=LINK))
+    game = Game(draw, [[1] * 3] * 2, num_servers=servers, shapes=[(500, 100), (7,)])
+    run = game.play(submission, ranks(game.world_size, nproc_per_node=1, inter_node=LINK))
     for rank in range(servers, game.world_size):
-        asked, answers = requests(run, rank), payloads(run, rank)
+        asked, sent = requests(run, rank), payloads(run, rank)
+        expect([len(asked), len(sent)], "requests and payloads of a worker").equals([11 * servers, 7 * servers])
         for turn in range(7):  # pull, push, pull, ..., pull
-            batch = asked[turn * servers : (turn + 1) * servers]
-            first = min(event.end for event in answers[turn * servers : (turn + 1) * servers])
-            what = f"time at which the last of {servers} servers was asked, before the first one had answered"
+            begin = (turn // 2 * 3 + turn % 2) * servers  # a push has two requests to each server
+            batch = asked[begin : begin + servers]
+            first = min(event.end for event in sent[turn * servers : (turn + 1) * servers])
+            what = f"time at which the last of {servers} servers was asked, before the first one had its payload"
             expect(batch[-1].start, what, unit="seconds").at_most(first)
 
 
 @check(
+    points=2,
+    todo=6,
+    title="servers divide the bytes of pulls and of pushes",
+    look_at="serve: receives are posted upon ANNOUNCE, and awaited upon PUSH",
+)
+def divides(submission: Submission, ranks: Ranks, draw: Draw) -> None:
+    workers, servers = draw.choice([10, 12, 14]), draw.choice([4, 5])
+    mode = draw.choice(["sync", "async"])
+    game = Game(draw, [[1]] * workers, mode, num_servers=servers, shapes=[(200, 500), (draw.randrange(1, 9),)])
+    run = game.play(submission, ranks(game.world_size, nproc_per_node=1, inter_node=LINK))
+    game.pulled(run)
+    ports = workers * game.nbytes / servers / BYTES_PER_SECOND
+    step = max(game.seconds)
+    came = [max(e.end for e in payloads(run, rank) if e.kind is Kind.RECEIVE) for rank in range(servers)]
+    what = f"time until {workers} workers' pulls and pushes of {game.nbytes} bytes have come, {servers} servers"
+    expect(max(came) - step, what, unit="seconds").at_most(1.3 * 2 * ports)
+
+
+@check(
     points=1,
-    todo=4,
+    todo=6,
     title="the optimizer's state is on the servers, each has its part",
     look_at="who makes the optimizer, and of which tensors",
 )
@@ -471,7 +533,7 @@ def state(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=6,
     title="a worker that dies does not stop the others",
     look_at="serve: what a worker that leaves may allow, and whose samples the mean counts",
 )
@@ -492,7 +554,7 @@ def death(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=6,
     title="a server that dies is named",
     look_at="the errors of `wait()` must reach the caller of pull and push",
 )
@@ -511,7 +573,7 @@ def named(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=1,
-    todo=4,
+    todo=6,
     title="real processes: the same steps, and no more bytes than gradients and values",
     look_at="what may be different with gloo",
     needs={"network"},

@@ -14,8 +14,14 @@ MUTANTS = {
     "always_ddp": Mutant(17, loses={"one_process", "traffic", "precision"}).edited("""
         The model is whole on every rank, whatever the strategy.
 
-        - if self.strategy == "fsdp":
+        - if self.strategy != "ddp":
         + if self.strategy == "none":
+    """),
+    "replicas_forgotten": Mutant(23, loses={"traffic"}).edited("""
+        With "hybrid" all ranks share one model: nothing is replicated.
+
+        -     model, self.shard_group, self.dtype, self.cpu_offload, hybrid=self.replica_group
+        +     model, None, self.dtype, self.cpu_offload
     """),
     "sends_each_microbatch": Mutant(23, loses={"traffic"}).edited("""
         Every microbatch sends its gradients.
@@ -38,13 +44,13 @@ MUTANTS = {
     "clips_scaled_gradients": Mutant(23, loses={"precision"}).edited("""
         Gradients are clipped before they are unscaled: almost nothing is left of them.
 
-        - if self.clip_norm is not None and self.strategy == "fsdp":
+        - if self.clip_norm is not None and self.strategy != "ddp":
         -     self.model.clip_grad_norm_(self.clip_norm)
         - elif self.clip_norm is not None:
         -     nn.utils.clip_grad_norm_(parameters, self.clip_norm)
 
           parameters, overflow = list(self.model.parameters()), False
-        + if self.clip_norm is not None and self.strategy == "fsdp":
+        + if self.clip_norm is not None and self.strategy != "ddp":
         +     self.model.clip_grad_norm_(self.clip_norm)
         + elif self.clip_norm is not None:
         +     nn.utils.clip_grad_norm_(parameters, self.clip_norm)

@@ -115,6 +115,18 @@ def sent(run: Run, rank: int, place: int) -> list[tuple[str, int]]:
     return [(one.operation, one.nbytes) for one in run.trace.collectives(rank) if begin <= one.start < end]
 
 
+def groups_of(run: Run, rank: int, place: int) -> list[list[list[int]]]:
+    """Return the groups of a rank's gathers and scatters in a step, and of its all-reduces."""
+    marks = [event.start for event in run.trace.of(rank, Kind.COMPUTE) if event.operation == "mark"]
+    found: list[list[list[int]]] = [[], []]
+    for event in run.trace.collectives(rank):
+        members = sorted(run.trace.members(event))
+        kind = found["all_reduce" in event.operation]
+        if marks[2 * place] <= event.start < marks[2 * place + 1] and members not in kind:
+            kind.append(members)
+    return found
+
+
 # The strategy ---------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +199,14 @@ def traffic(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     expect(sum("gather" in one for one in operations), f"{what}: all-gathers").at_least(units)
     expect(sum("scatter" in one for one in operations), f"{what}: reduce-scatters").equals(units)
     expect(sum("all_reduce" in one for one in operations), f"{what}: all-reduces").equals(0)
+    steps = Steps(submission, ranks, draw, 4, 3, 8)
+    run = steps.run({"strategy": "hybrid", "shard_ranks": 2})
+    steps.expect(run, "hybrid, shards on pairs of 4 ranks")
+    for rank in range(4):
+        groups = groups_of(run, rank, 2)
+        pair, alike = [rank // 2 * 2, rank // 2 * 2 + 1], [rank % 2, rank % 2 + 2]
+        what = f"hybrid, rank {rank}: ranks of its all-gathers and reduce-scatters, of its all-reduces"
+        expect(groups, what, look_at="wrap: shard_group, replica_group").equals([[pair], [alike]])
 
 
 @check(points=2, todo=2, title="16 bits: an overflow skips the step on all ranks", look_at="update; autocast")

@@ -63,7 +63,7 @@ VARIANTS = {
         -     overflow = self.scaler.unscale_(parameters)
         -     self.scaler.update(overflow)
         - if not overflow:
-        -     if self.clip_norm is not None and self.strategy == "fsdp":
+        -     if self.clip_norm is not None and self.strategy != "ddp":
         -         self.model.clip_grad_norm_(self.clip_norm)
         -     elif self.clip_norm is not None:
         -         nn.utils.clip_grad_norm_(parameters, self.clip_norm)

@@ -12,8 +12,8 @@ VARIANTS = {
         - from math import ceil, inf
         + from math import ceil
 
-        - activation_checkpointing, autotune, checkpointing, fault_tolerance, parallel_3d, zero,
-        + activation_checkpointing, checkpointing, fault_tolerance, parallel_3d, zero,
+        - activation_checkpointing, autotune, checkpointing, fault_tolerance, monitoring, parallel_3d, zero,
+        + activation_checkpointing, checkpointing, fault_tolerance, monitoring, parallel_3d, zero,
 
         - from labkit.course.phase4_production.autotune.given import Measurement
         + from labkit.course.phase4_production.autotune.given import LayoutSpace

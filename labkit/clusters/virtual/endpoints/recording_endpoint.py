@@ -33,6 +33,9 @@ _ASK: Any = object()
 class RecordingEndpoint:
     """A rank's record. `ask` sends it with a question and returns the answer; `pause` may let other ranks run."""
 
+    threads: None = None
+    """No threads of the rank share this endpoint, unlike a `SharedEndpoint`; a future's `wait()` looks here."""
+
     def __init__(
         self,
         rank: int,

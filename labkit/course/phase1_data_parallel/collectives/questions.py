@@ -65,14 +65,14 @@ QUESTIONS = [
     ),
     Number(
         name="shared_doubling",
-        text="**Predict**: with a card for each GPU, recursive doubling takes 8.3 ms for 2 MB on 32 ranks. How long "
-        "does it take on four machines, in each of which eight GPUs share one card?",
+        text="**Predict**: on 32 machines with one GPU and one card each, recursive doubling takes 8.3 ms for 2 MB. "
+        "How long does it take on four machines, in each of which eight GPUs share one card?",
         answer=lambda shared: 1e3 * shared["recursive doubling"][-1],
         solution="2 * (8 * 2.048 / 1.25)",
         unit="ms",
         tolerance=0.25,
         near={
-            "8.3": "it was that long with a card for each GPU. How many messages want to leave a machine in one round?",
+            "8.3": "it was that long on 32 machines. How many messages want to leave a machine in one round?",
             "8 * 8.3": "not all five rounds leave the machine: in three of them the partner is in the same one.",
         },
         otherwise="In two of five rounds the partner is in another machine. How many messages share a card then?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from labkit.questions import Number
@@ -96,5 +97,20 @@ QUESTIONS = [
         otherwise="How many pictures are left, and how many does a step take now?",
         why="257,167 pictures are left, and a step takes 48 × 32 = 1,536 of them. Your sampler has enough for "
         "{answer:.0f} batches on each rank.",
+    ),
+    Number(
+        name="enough_readers",
+        text="**d** A reader takes 180 ms for a batch, however many others read beside it. A step computes for 50 ms. "
+        "How many readers are needed so that training does not wait for data?",
+        answer=lambda: math.ceil(180 / 50),
+        solution="ceil(180 / 50)",
+        near={
+            "3": "three readers bring a batch every 60 ms, and a step takes 50.",
+            "180 / 50": "readers are whole.",
+            "50 / 180": "how many steps pass while a reader reads one batch?",
+            "180 - 50": "each reader reads batches of its own, beside the others.",
+        },
+        otherwise="How often do w readers bring a batch, and how often does training take one?",
+        why="Training takes a batch every 50 ms. Three readers bring one every 60 ms, {answer:.0f} every 45.",
     ),
 ]

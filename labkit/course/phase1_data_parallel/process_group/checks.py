@@ -19,7 +19,7 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "l
     points=3,
     todo=1,
     title="from_env reads rank, world size and local rank",
-    look_at="which variable each field comes from",
+    look_at="which variable each field comes from, and that each is a whole number",
 )
 def from_env(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     rank, local_rank = draw.randrange(4, 8), draw.randrange(4)

@@ -47,10 +47,10 @@ QUESTIONS = [
         unit="µs",
         tolerance=0.2,
         near={
-            "90": "a tenth of the bytes makes a call no shorter: eighty bytes are nothing to this network.",
+            "90": "fewer bytes make a call no shorter: 88 bytes are nothing to this network.",
             "9": "that would be one of them, if bytes were what takes the time.",
         },
-        otherwise="What takes the time of a call: its eighty bytes, or the call itself?",
+        otherwise="What takes the time of a call: its 88 bytes, or the call itself?",
         why="Ten times a call's latency, whatever it carries: {answer:.0f} µs in the run.",
         shown_by="the picture below",
     ),

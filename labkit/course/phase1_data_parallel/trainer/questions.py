@@ -86,4 +86,21 @@ QUESTIONS = [
         why="The batch is 2,048, eight times 256, so the warm-up goes from 0.1 to 0.8; half-way it is in the middle. "
         "Your `scaled_learning_rate` says {answer:.2f} there.",
     ),
+    Number(
+        name="break_even",
+        text="**d** On 16 ranks a step communicates for 90 ms, which nothing hides. For how many milliseconds must "
+        "each rank compute in a step so that the 16 are just as fast as one rank alone, in samples per second?",
+        answer=lambda: 90 / (16 - 1),
+        solution="90 / (16 - 1)",
+        unit="ms",
+        near={
+            "90": "then half of the step is computing, and the 16 are eight times as fast as one.",
+            "90 / 16": "the 16 ranks have to compute, too, before they communicate.",
+            "15 * 90": "one rank alone needs 16 times as long as each of the 16 computes. How much longer is that?",
+            "10": "that would be a tenth of the step. How many batches does a step train on?",
+        },
+        otherwise="How long does one rank alone take for the batches of all 16?",
+        why="The 16 take c + 90 ms for 16 batches, one rank alone 16 c. With {answer:.0f} ms of computing both take "
+        "96 ms; with less, one rank is faster than 16.",
+    ),
 ]

@@ -25,6 +25,12 @@ def largest_message(runs: dict[str, Any]) -> float:
     return float(max(event.nbytes for event in runs["float16, scaled"].trace.collectives(0)))
 
 
+def largest_scale() -> float:
+    """Return the largest power of two that float16 multiplies 0.3 by without an overflow."""
+    gradient = torch.tensor(0.3, dtype=torch.float64)
+    return max(2.0**power for power in range(64) if (gradient * 2.0**power).half().isfinite())
+
+
 QUESTIONS = [
     Number(
         name="scale_found",
@@ -109,5 +115,22 @@ QUESTIONS = [
         otherwise="What is there for each parameter, and with how many bytes?",
         why="16 bytes for each parameter: more than a GPU of 80 GB has, before the first activation. Exercise 15 "
         "divides 12 of them over the ranks.",
+    ),
+    Number(
+        name="largest_scale",
+        text="**d** The gradients of a model are between 10⁻⁹ and 0.3 in size. Which is the largest scale, a power of "
+        "two, with which none of them overflows in float16? Type the scale itself, such as 2**10.",
+        answer=largest_scale,
+        solution="2**17",
+        near={
+            "17": "that is the power. Type the scale itself, such as 2**10.",
+            "65504 / 0.3": "which power of two is not above that?",
+            "2**18": "0.3 times that is 78,643.",
+            "2**16": "twice as much is not too large yet.",
+            "2**7": "that lifts the smallest one just far enough. How far may the largest go?",
+        },
+        otherwise="What is the largest number of float16, and what may the scale make of 0.3?",
+        why="0.3 × 2¹⁷ is 39,322, twice that is more than 65,504. The smallest becomes 1.3·10⁻⁴, so it has all its "
+        "bits: {answer:,.0f} serves both. Torch was asked just now.",
     ),
 ]

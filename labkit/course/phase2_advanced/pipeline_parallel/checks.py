@@ -36,6 +36,59 @@ def one_stage(frozen: bool) -> dict[str, Any]:
     return {"inputs": gradients, "weight": module.weight.grad, "kept": kept}
 
 
+def recomputed(recompute: bool) -> dict[str, Any]:
+    """On a rank: run four microbatches of ones through dropout(tanh(...tanh(w x))), and back in the same order.
+
+    Forwards run under autocast, backwards do not.
+    """
+    import torch
+    from torch import nn
+
+    from labkit.clusters.device import memory_allocated
+    from labkit.exercises import pipeline_parallel
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+            self.dtypes: list[str] = []
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.dtypes.append(str((torch.ones(1, 1) @ torch.ones(1, 1)).dtype))
+            result = inputs * self.weight
+            for _ in range(8):
+                result = result.tanh()
+            return nn.functional.dropout(result, 0.5)
+
+    torch.manual_seed(0)
+    module = Block()
+    stage = pipeline_parallel.PipelineStage(module, 1, 2, **({"recompute": True} if recompute else {}))
+    inputs = [torch.ones(64, 1024, requires_grad=True) for _ in range(4)]
+    before = memory_allocated()
+    runs, outputs = [], []
+    for k in range(4):
+        with torch.autocast(inputs[k].device.type, dtype=torch.bfloat16):
+            outputs.append(stage.forward(k, inputs[k]) != 0)
+        runs.append(len(module.dtypes))
+    held = memory_allocated() - before
+    masks, drawn, gradient = [], [], None
+    for k in range(4):
+        gradient = stage.backward(k, torch.ones(64, 1024))
+        masks.append(gradient is not None and gradient.any() and ((gradient != 0) == outputs[k]).all().item())
+        drawn.append(torch.rand(1).item())
+        runs.append(len(module.dtypes))
+    return {
+        "runs": runs,
+        "held": held / inputs[0].nbytes,
+        "arrived": gradient is not None and gradient.any().item(),
+        "masks": masks,
+        "drawn": drawn,
+        "dtypes": module.dtypes,
+        "weight": module.weight.grad,
+        "left": stage.in_flight,
+    }
+
+
 def piped(
     name: str, samples: int, microbatches: int, chunks: int = 1, frozen: int = 0, group: Any = None, width: int = 1
 ) -> dict[str, Any]:
@@ -112,7 +165,7 @@ def awkward(draw: Draw) -> tuple[list[int], int, float]:
             return costs, num_stages, lowest
 
 
-@check(points=4, todo=1, title="stages are balanced by cost", look_at="split_into_stages: where the last stage begins")
+@check(points=3, todo=1, title="stages are balanced by cost", look_at="split_into_stages: where the last stage begins")
 def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
     cases = [([1, 1, 6], 2, 6), ([4, 4], 1, 8), *(awkward(draw) for _ in range(4))]
     given = [(costs, num_stages, None) for costs, num_stages, _ in cases]
@@ -125,7 +178,7 @@ def balanced(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 
 @check(
-    points=4,
+    points=3,
     todo=2,
     title="1F1B: a backward as soon as there is one, few activations in flight",
     look_at="_one_f_one_b: how many forwards come before the first backward, and how many there are at all",
@@ -147,6 +200,14 @@ def one_f_one_b(submission: Submission, ranks: Ranks, draw: Draw) -> None:
                 min(stages - rank, microbatches)
             )
         expect(max(row[0] for row in rows) + 1, what + "slots").equals(2 * (microbatches + stages - 1))
+        for name in ("gpipe", "1f1b"):
+            ((rows,),) = ranks(1).call(submission.used_by(drawn), [Args([(name, stages, microbatches, 1)])]).values
+            order = [[row[3] for row in rows if row[1:3] == [rank, "backward"]] for rank in range(stages)]
+            expect(
+                order,
+                f"{name} of {stages} ranks: microbatches in the order of each rank's backwards",
+                look_at="the first microbatch's backward is first, in GPipe, too: gradients are then the same sums",
+            ).equals([list(range(microbatches))] * stages)
 
 
 @check(
@@ -184,8 +245,53 @@ def stage(submission: Submission, ranks: Ranks) -> None:
 
 
 @check(
-    points=4,
+    points=3,
     todo=4,
+    title="recompute: a stage runs again, and draws the same",
+    look_at="PipelineStage._repeat: where the random generators are before, during and after it",
+)
+def recompute(submission: Submission, ranks: Ranks) -> None:
+    (plain,) = ranks(1).call(submission.used_by(recomputed), [Args(False)]).values
+    run = ranks(1).call(submission.used_by(recomputed), [Args(True)])
+    (again,) = run.values
+    what = "with recompute, four microbatches through a stage with dropout: "
+    expect(again["runs"], what + "runs of its module, after each forward and each backward").equals(
+        [1, 2, 3, 4, 5, 6, 7, 8]
+    )
+    if run.trace.clock == "modelled":  # on real ranks memory is not counted tensor by tensor
+        expect(
+            again["held"],
+            what + "memory held after the forwards, in inputs",
+            look_at="PipelineStage.forward: only `inputs` may stay; an edge, too, holds its whole graph",
+        ).at_most(5)
+    expect(
+        again["arrived"],
+        what + "the inputs have a gradient other than 0",
+        look_at="PipelineStage._repeat: return what `again.run()` returned, with its graph",
+    ).equals(True)
+    expect(
+        again["masks"],
+        what + "the inputs' gradient is 0 exactly where the output was 0, for each",
+        look_at="PipelineStage._repeat: `set_random_states(again.random_states)` before it runs; else dropout draws "
+        "another mask",
+    ).equals([True] * 4)
+    expect(
+        again["drawn"],
+        "random numbers drawn after each backward, as without recompute",
+        look_at="PipelineStage._repeat: read `random_states(again.devices)` first, and set them again at the end",
+    ).equals(plain["drawn"])
+    expect(
+        again["dtypes"],
+        what + "dtypes of products in each run, four forwards under autocast and four backwards",
+        look_at="PipelineStage._repeat: `with again.autocast:` around the run",
+    ).equals(["torch.bfloat16"] * 8)
+    expect(again["weight"], "gradient of the weight, as without recompute").equals(plain["weight"])
+    expect(again["left"], "microbatches kept after all backwards").equals(0)
+
+
+@check(
+    points=3,
+    todo=5,
     title="gradients and loss are those of one process",
     look_at="forward_backward: what each stage is given, and each part's share of the loss",
 )
@@ -205,7 +311,7 @@ def values(submission: Submission, ranks: Ranks, draw: Draw) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=5,
     title="microbatches of unequal sizes count by their samples",
     look_at="the share of a microbatch in the loss; the mean of no sample",
 )
@@ -219,7 +325,7 @@ def uneven(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=2,
-    todo=4,
+    todo=5,
     title="activations are gone with their backward",
     look_at="what is kept of a microbatch, and how long",
 )
@@ -232,7 +338,7 @@ def in_flight(submission: Submission, ranks: Ranks) -> None:
 
 @check(
     points=3,
-    todo=4,
+    todo=5,
     title="messages between neighbours, forth and back, and no others",
     look_at="what you give to `messages.exchange`: the action's result; None if it has none",
 )
@@ -284,6 +390,14 @@ HINTS = {
         "gradient)`. The gradient of `inputs` is in `inputs.grad` then.",
     ],
     4: [
+        "Dropout draws a mask from the generator, which moves on. When `_repeat` runs, later microbatches have drawn "
+        "from it. In which state was the generator at the first run, and in which should it be after the second?",
+        "Three steps: note where the generators are now; set them back to `again.random_states` and run within "
+        "`with again.autocast:`; set them to what you noted.",
+        "`now = random_states(again.devices)`, `set_random_states(again.random_states)`, `output = again.run()` in the "
+        "context, `set_random_states(now)`, and return `output`.",
+    ],
+    5: [
         "Each slot has two halves: computing, if it has an action, and `messages.exchange(slot, result)`, which "
         "also an idle rank calls: messages may arrive. Write the loop for a middle stage first. Where does its "
         "forward get its input, and its backward its gradient?",

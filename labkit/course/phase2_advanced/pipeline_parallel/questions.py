@@ -43,6 +43,24 @@ QUESTIONS = [
         shown_by="the picture below",
     ),
     Number(
+        name="kept_with_recompute",
+        text="**Predict**: with 16 microbatches GPipe holds 4.2 MB of activations on rank 0, beside their inputs. How "
+        "many MB with recompute?",
+        answer=lambda again, most_activations: most_activations(again["gpipe", True].trace) / 1e6,
+        solution="4.2 / 16",
+        unit="MB",
+        tolerance=0.3,
+        near={
+            "4.2 * 4 / 16": "that is 1F1B, without recompute.",
+            "4.2": "which activations are there before the first backward, if stages keep inputs only?",
+            "0": "a backward needs all activations of its microbatch, and the stage makes them again.",
+        },
+        otherwise="All activations of how many microbatches are there at the same time?",
+        why="Only the microbatch that is in its backward has activations: 4.2 MB / 16. In the run it was {answer:.2f} "
+        "MB: the gradients that pass between two layers are there, too.",
+        shown_by="the picture below",
+    ),
+    Number(
         name="bubble_of_16",
         text="**Predict**: 16 GPUs, each a stage, and 16 microbatches. What percentage of the time is bubble?",
         answer=lambda wide: wide[-1],

@@ -22,18 +22,19 @@ def attended(
     causal: bool = True,
     layout: str = "zigzag",
     group: Any = None,
-    ulysses: bool = False,
+    kind: str = "ring",
     mark: Any = None,
     pair: Any = None,
     flops: float = 1.0,
 ) -> list[Tensor]:
-    """On a rank: attend to q, k and v, with a gradient also backward; return the result and their gradients.
+    """On a rank: attend to q, k and v, with a gradient also backward; return the result and the gradients.
 
-    mark: called before each pass, and last. pair: called for each number of `flops`.
+    kind: which attention, "ring", "gather" or "ulysses". mark: called before each pass, and last. pair: called for each
+    number of `flops`.
     """
     from labkit.exercises import context_parallel
 
-    attention = context_parallel.ulysses_attention if ulysses else context_parallel.ring_attention
+    attention = getattr(context_parallel, f"{kind}_attention")
     marks = (lambda: None) if mark is None else mark
     with ExitStack() as stack:
         if pair is not None:
@@ -67,7 +68,7 @@ def parts(x: Tensor, ranks: int, layout: str, dim: int = 2) -> list[Tensor]:
 def one_process(tensors: Sequence[Tensor], gradient: Tensor | None, causal: bool) -> list[Tensor]:
     """Return the result of attention to whole q, k and v, and, with the result's gradient, theirs; all in float64."""
     q, k, v = inputs = [x.to(torch.float64, copy=True).requires_grad_() for x in tensors]
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
     if gradient is not None:
         out.backward(gradient.double())
     return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]

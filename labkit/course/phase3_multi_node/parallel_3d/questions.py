@@ -54,7 +54,8 @@ QUESTIONS = [
     Number(
         name="mfu_percent",
         text="**a** Narayanan et al. 2021 report 140 TFLOP/s for each A100, of 312. They count full recomputation: "
-        "four passes of forward's size, where a model needs three. What is that as MFU, in percent?",
+        "four passes of forward's size, where a model needs three. Leave out recomputation, and nothing else: what MFU "
+        "is that, in percent?",
         answer=lambda: 140 * 3 / 4 / 312 * 100,
         solution="140 * 3 / 4 / 312 * 100",
         unit="%",
@@ -64,7 +65,8 @@ QUESTIONS = [
             "140 * 2 / 3 / 312 * 100": "backward is two of three, and the recomputed forward is a fourth.",
         },
         otherwise="MFU counts what the model needs: one forward, and twice that backward.",
-        why="Three of four passes: 105 TFLOP/s, {answer:.1f} %.",
+        why="Three of four passes: 105 TFLOP/s, {answer:.1f} %. They also count masked pairs of attention; without "
+        "those it is 33.2 %.",
     ),
     Number(
         name="bubble_percent",

@@ -21,7 +21,7 @@ def pieces_of(sizes: list[int], dtypes: list[str], num_servers: int) -> list[lis
 
 def played(
     initial: list[Tensor],
-    steps: list[list[Tensor]],
+    steps: list[list[Tensor | None]],
     samples: list[int],
     num_servers: int,
     mode: str,
@@ -33,7 +33,8 @@ def played(
     """On a rank: serve; or make the steps, and return the weights after each pull, one at the end too.
 
     optimizer: name in `torch.optim`, and arguments. towards: the gradient is the way from the step's tensors to the
-    weights; otherwise it is the step's tensors. step: called in each step, unless it is None.
+    weights; otherwise it is the step's tensors, None where a parameter has none. step: called in each step, unless it
+    is None.
     """
     from labkit.exercises import parameter_server
 
@@ -51,7 +52,10 @@ def played(
             if step is not None:
                 step()
             for weight, tensor in zip(weights, tensors, strict=True):
-                weight.grad = weight.detach() - tensor if towards else tensor.clone()
+                if tensor is None:
+                    weight.grad = None
+                else:
+                    weight.grad = weight.detach() - tensor if towards else tensor.clone()
             worker.push(count)
         worker.pull()
         pulled.append([weight.detach().clone() for weight in weights])

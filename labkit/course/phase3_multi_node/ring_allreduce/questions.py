@@ -141,4 +141,22 @@ QUESTIONS = [
         why="Only the last rank of each machine has its right neighbour in another one: {answer:.0f} in each round of "
         "part 6. The other 56 wait for them.",
     ),
+    Number(
+        name="ring_seconds",
+        text="**d** 51 machines, each behind a card of 10 GB/s with a latency of 20 µs, add up 51 MB around a ring. "
+        "How long does that take at least?",
+        answer=lambda: 1e3 * (2 * 50 / 51 * 51e6 / 10e9 + 2 * 50 * 20e-6),
+        solution="2 * 50 * (1 / 10 + 0.02)",
+        unit="ms",
+        near={
+            "2 * 50 / 10": "those are the bytes. Each round has a latency, too.",
+            "2 * 50 * 0.02": "those are the latencies. How long do the bytes take?",
+            "50 * (1 / 10 + 0.02)": "then each chunk is whole, on one rank.",
+            "2 * 51 * (1 / 10 + 0.02)": "a chunk needs one round less to pass all other ranks.",
+            "2 * 50 / 10 + 0.02": "there is a latency in each round.",
+            "0.012": "in which unit is that?",
+        },
+        otherwise="How many rounds are there, and how long do latency and bytes of one round take?",
+        why="2 × 50 rounds, each with 1 MB that takes 100 µs, and 20 µs of latency: {answer:.0f} ms.",
+    ),
 ]

@@ -95,6 +95,7 @@ def estimate(submission: Submission, ranks: Ranks) -> None:
         (Args(13e9, 8, 1), [208, 117, 208 / 117, 80e9 / 9], "stage 1"),
         (Args(13e9, 8, 2), [208, 71.5, 208 / 71.5, 80e9 / 5.5], "stage 2"),
         (Args(13e9, 8, 3), [208, 26, 8, 40e9], "stage 3"),
+        (Args(13e9, 8, 1, (2, 2, 12)), [208, 71.5, 208 / 71.5, 80e9 / 5.5], "stage 1, 2, 2 and 12 bytes"),
         (Args(13e9, 8, 2, (2, 2, 12), 40, True), [208, 26, 8, 20e9], "stage 2, optimizer offloaded, 2, 2 and 12 bytes"),
     ]
     for arguments, figures, what in wanted:

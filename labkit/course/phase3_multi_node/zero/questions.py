@@ -19,7 +19,8 @@ QUESTIONS = [
             "208": "that is one GPU without ZeRO.",
         },
         otherwise="For each parameter: 4 bytes of it, 4 of its gradient, 8 of its moments. Which are divided by 8?",
-        why="4 bytes whole and 12 in shards: 13 * (4 + 12 / 8) = {answer} GB.",
+        why="4 bytes whole and 12 in shards: 13 * (4 + 12 / 8) = {answer} GB. In mixed precision stage 1 takes as "
+        "much: 4 bytes whole and 12 in shards there, too.",
     ),
     Number(
         name="largest_billions",
@@ -51,7 +52,8 @@ QUESTIONS = [
             "80 / 8": "in stage 2 gradients are shards, too.",
         },
         otherwise="Which bytes of a parameter are left when shards are tiny?",
-        why="Only the 4 bytes of the parameter itself are left: 80 / 4 = {answer:.0f} billion.",
+        why="Only the 4 bytes of the parameter itself are left: 80 / 4 = {answer:.0f} billion. In mixed precision 2 "
+        "bytes are left, for 40 billion.",
     ),
     Number(
         name="traffic_ratio",

@@ -135,6 +135,12 @@ def traffic(submission: Submission, ranks: Ranks) -> None:
     kinds = {operation for operation, _ in seen}
     expect(any("gather" in kind for kind in kinds), f"fsdp: an all-gather in the third step: {kinds}").holds("none")
     expect(any("scatter" in kind for kind in kinds), f"fsdp: a reduce-scatter in the third step: {kinds}").holds("none")
+    batches = batches_of(4, 3, 6)
+    run = run_steps(submission, ranks, 4, {"strategy": "hybrid", "shard_ranks": 2}, batches)
+    hint = "wrap: `self.shard_group`, and `self.replica_group` as exercise 15's `hybrid`"
+    expect_steps(run, batches, "hybrid, shards on pairs of 4 ranks", hint)
+    pairs = {tuple(run.trace.members(one)) for one in run.trace.collectives(3) if "gather" in one.operation}
+    expect(sorted(pairs), "hybrid: ranks of rank 3's all-gathers", look_at=hint).equals([(2, 3)])
 
 
 @check(

@@ -19,15 +19,18 @@ QUESTIONS = [
     ),
     Number(
         name="hours_on_8",
-        text="**Predict**: how many hours do 90 epochs of ImageNet take on 8 A100s? The images per second are "
-        "above; an epoch has 1.28 million images.",
+        text="**Predict**: how many hours do 90 epochs of ImageNet take on 8 A100s at the predicted images per second, "
+        "above? An epoch has 1.28 million images.",
         answer=lambda hours: hours[8],
         solution="90 * 1281167 / 21128 / 3600",
         unit="hours",
         tolerance=0.1,
-        near={"1281167 / 21128 / 60": "that is one epoch, in minutes."},
+        near={
+            "1281167 / 21128 / 60": "that is one epoch, in minutes.",
+            "90 * 1281167 / 16621 / 3600": "that is NVIDIA's measured rate; take the predicted one.",
+        },
         otherwise="All images of 90 epochs over the images per second, in hours.",
-        why="115 million images over the images per second: {answer:.2f} hours.",
+        why="115 million images over the images per second: {answer:.2f} hours. At NVIDIA's measured rate it is 1.9.",
         shown_by="the picture below",
     ),
     Number(

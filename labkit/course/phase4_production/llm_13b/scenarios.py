@@ -101,7 +101,7 @@ class MemoryCheckpointer:
     places: list[str]
     """Folders of the checkpointers that were created."""
 
-    def __init__(self, checkpoint_dir: str, *, group: Any) -> None:
+    def __init__(self, checkpoint_dir: str, keep_last_n: int = 3, *, group: Any) -> None:
         self.group, self.storage = group, MemoryStorage([])
         self.storage.folders = list(self.saved)
         self.places.append(checkpoint_dir.replace("\\", "/").split("/")[-1])

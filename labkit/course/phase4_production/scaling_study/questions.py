@@ -39,7 +39,7 @@ QUESTIONS = [
     ),
     Number(
         name="dgx_64",
-        text="**Predict**: your DDP on 64 GPUs, with eight cards of 200 Gb/s in each node: what efficiency, in "
+        text="**Predict**: your DDP on 64 virtual GPUs, with eight cards of 200 Gb/s in each node: what efficiency, in "
         "percent?",
         answer=lambda dgx: 100 * dgx[1].seconds / dgx[64].seconds,
         solution="99.5",
@@ -49,7 +49,8 @@ QUESTIONS = [
             "78": "as stated. But 102 MB take 20 ms at 10 GB/s, and 37 ms of backward pass hide them.",
         },
         otherwise="2 * 102 MB over 25 GB/s take 8 ms on each card, while the backward pass takes 37 ms: what is left?",
-        why="the messages take a few milliseconds, which the backward pass hides: {answer:.1f} %.",
+        why="the messages take a few milliseconds, which the backward pass hides: {answer:.1f} %. Input, hosts and "
+        "slower GPUs cost real nodes more.",
         shown_by="the picture below",
     ),
     Number(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, virtual
+from labkit.course.phase1_data_parallel.process_group.given import launchers
 from labkit.linux.free_port import free_port
 
 EXERCISE = catalogue.Exercise("phase1_data_parallel/process_group")
@@ -84,6 +86,51 @@ def test_a_script_that_is_started_plainly_is_its_own_rank_0() -> None:
 def test_a_script_that_mpirun_starts_knows_its_rank() -> None:
     mpi = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in (("RANK", 0), ("SIZE", 1), ("LOCAL_RANK", 0))}
     assert started(True, **mpi, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())) == "0 1 0 True {'rank': 0.0}"
+
+
+def test_scripts_that_srun_starts_meet_on_the_first_node() -> None:
+    """As `srun -n 2` sets it for each of them; srun gives no MASTER_ADDR."""
+    slurm = {
+        "SLURM_NTASKS": "2", "SLURM_NODELIST": "localhost,gpu[03-05]", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0",
+        "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    with ThreadPoolExecutor() as pool:
+        ranks = [
+            pool.submit(started, True, **slurm, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank)) for rank in range(2)
+        ]
+        assert [rank.result() for rank in ranks] == ["0 2 0 True {'rank': 0.5}", "1 2 1 False {'rank': 0.5}"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("gpu1", "gpu1"), ("gpu[03-05,9],cpu1", "gpu03"), ("a,b[1-2]", "a"), ("rack[2-3]n[10,12]", "rack2n10")],
+)
+def test_the_first_node_of_slurms_list(nodes: str, first: str) -> None:
+    assert launchers.first_node(nodes) == first
+
+
+def test_slurms_ranks_have_a_meeting_point_unless_they_are_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.startswith(("SLURM_", "MASTER_", "OMPI_")) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            monkeypatch.delenv(name)
+    torchrun = {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
+    assert launchers.variables_of(torchrun) is torchrun and not launchers.is_launched()
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    assert launchers.variables_of(torchrun) is launchers.SLURM and not launchers.is_launched()  # a batch script
+    assert launchers.meeting_point(launchers.SLURM) == {}
+    for name, value in {
+        "STEP_ID": "2",
+        "JOB_ID": "10005",
+        "NODELIST": "gpu[3-4]",
+        "STEP_TASKS_PER_NODE": "4(x2),3",
+    }.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert launchers.is_launched() and launchers.ranks_on_machine() == 4
+    assert launchers.meeting_point(launchers.SLURM) == {"init_method": "tcp://gpu3:20007"}
+    monkeypatch.setenv("MASTER_ADDR", "gpu4")
+    assert launchers.meeting_point(launchers.SLURM) == {}
+    monkeypatch.setenv("RANK", "0")  # torchrun within a job of Slurm
+    assert launchers.variables_of(torchrun) is torchrun
 
 
 def test_a_backend_that_torch_was_not_built_with_is_refused_by_name() -> None:

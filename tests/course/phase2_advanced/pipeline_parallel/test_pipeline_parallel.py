@@ -54,6 +54,68 @@ own = pp.PipelineParallel([pp.PipelineStage(mine, rank, ranks)], pp.one_f_one_b_
 own.forward_backward(batch, batch, nn.functional.mse_loss)
 torch.testing.assert_close([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()])
 """
+RECOMPUTED = """
+import labkit, torch, torch.distributed as dist
+from torch import nn
+from labkit.exercises import pipeline_parallel as pp
+
+dist.init_process_group()
+rank, ranks, rows, width, depth = dist.get_rank(), dist.get_world_size(), 32, 512, 6
+batch = torch.randn(microbatches * rows, width, generator=torch.Generator().manual_seed(0))
+inputs = rows * width * 4
+
+
+def step(recompute):
+    torch.manual_seed(rank)
+    blocks = (nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.3)) for _ in range(depth))
+    module = nn.Sequential(*blocks)
+    stage = pp.PipelineStage(module, rank, ranks, recompute=recompute)
+    pipeline = pp.PipelineParallel([stage], pp.get_pipeline_schedule(name, ranks, microbatches))
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    dist.barrier()
+    before = labkit.memory_allocated()
+    labkit.reset_peak_memory_stats()
+    loss = pipeline.forward_backward(batch, batch, nn.functional.mse_loss)
+    held = (labkit.max_memory_allocated() - before) / inputs
+    return loss, [parameter.grad for parameter in module.parameters()], torch.rand(2), held
+
+
+(loss, gradients, drawn, kept), (again, regained, redrawn, recomputed) = step(False), step(True)
+assert (loss is None and again is None) or loss.equal(again)
+assert drawn.equal(redrawn) and all(a.equal(b) for a, b in zip(gradients, regained, strict=True))
+[kept, recomputed]
+"""
+SUMS = """
+import torch, torch.distributed as dist
+from torch import nn
+from labkit.exercises import pipeline_parallel as pp
+
+dist.init_process_group()
+rank, ranks, m = dist.get_rank(), dist.get_world_size(), 7
+batch, target = torch.randn(2, 4 * m, 16, generator=torch.Generator().manual_seed(0))
+
+
+def layers():
+    torch.manual_seed(0)
+    return [nn.Linear(16, 16) for _ in range(ranks)]
+
+
+def gradient(schedule):
+    stage = pp.PipelineStage(layers()[rank], rank, ranks)
+    pp.PipelineParallel([stage], schedule).forward_backward(batch, target, nn.functional.mse_loss)
+    return stage.module.weight.grad
+
+
+model = nn.Sequential(*layers())
+for part, wanted in zip(batch.tensor_split(m), target.tensor_split(m)):
+    (nn.functional.mse_loss(model(part), wanted) * (len(part) / len(batch))).backward()
+gpipe = pp.gpipe_schedule(ranks, m)
+last_first = [a if a.op == "forward" else a._replace(microbatch=m - 1 - a.microbatch) for a in gpipe]
+accumulated = model[rank].weight.grad
+torch.testing.assert_close(gradient(last_first), accumulated)
+[gradient(one).equal(accumulated) for one in (gpipe, pp.one_f_one_b_schedule(ranks, m), last_first)]
+"""
 
 
 @given(stages=sizes, chunks=st.integers(1, 4), microbatches=st.integers(1, 14))
@@ -65,6 +127,9 @@ def test_schedules_are_as_short_as_they_can_be(stages: int, chunks: int, microba
         if c == 1 or microbatches >= stages:
             best = (stages - 1) / (c * microbatches + stages - 1)
             assert pipeline.bubble_fraction(schedule) == pytest.approx(best)
+        for rank in range(stages if c == 1 else 0):
+            backwards = [a.microbatch for a in schedule if (a.stage, a.op) == (rank, "backward")]
+            assert backwards == list(range(microbatches))
         if name == "1f1b" or (name == "interleaved" and c == 1):
             assert pipeline.most_in_flight(schedule) == [min(stages - r, microbatches) for r in range(stages)]
 
@@ -92,9 +157,29 @@ def test_in_no_other_split_does_the_most_expensive_stage_cost_less(costs: list[i
 @settings(max_examples=5)
 def test_gradients_are_those_of_one_process(world_size: int, name: str, microbatches: int, samples: int) -> None:
     chunks = 2 if name == "interleaved" else 1
-    told = f"name, chunks, microbatches, samples = {name!r}, {chunks}, {microbatches}, {samples}\n"
-    run = virtual(nproc_per_node=world_size).run(Job(source=told + WHOLE, modules=MODULES, timeout=BROKEN_SECONDS))
+    arguments = f"name, chunks, microbatches, samples = {name!r}, {chunks}, {microbatches}, {samples}\n"
+    run = virtual(nproc_per_node=world_size).run(Job(source=arguments + WHOLE, modules=MODULES, timeout=BROKEN_SECONDS))
     assert run.raise_if_failed().values == [True] * (world_size - 1) + [False]
+
+
+@pytest.mark.parametrize(("name", "in_flight"), [("gpipe", 12), ("1f1b", 3)])
+def test_recomputation_keeps_inputs_and_one_microbatch_s_activations(name: str, in_flight: int) -> None:
+    """Loss, gradients and later random numbers are the same to the bit, with dropout."""
+    arguments = f"name, microbatches = {name!r}, 12\n"
+    job = Job(source=arguments + RECOMPUTED, modules=MODULES, timeout=BROKEN_SECONDS)
+    run = virtual(nproc_per_node=3).run(job).raise_if_failed()
+    for rank, (kept, recomputed) in enumerate(run.values):
+        flying = in_flight if name == "gpipe" else in_flight - rank
+        # of each of six blocks a tanh, a mask and an output, which only the loss needs of the last block
+        activations = 6 * 3 - (rank < 2)
+        assert kept - recomputed == pytest.approx((flying - 1) * activations, abs=0.5)
+        assert recomputed < 12 * (rank > 0) + 2.2 * activations, "inputs, one microbatch, and its gradients"
+
+
+def test_gradients_are_sums_in_the_order_of_the_microbatches() -> None:
+    """GPipe and 1F1B accumulate to the bit as a loop does; GPipe's paper begins with the last microbatch."""
+    run = virtual(nproc_per_node=3).run(Job(source=SUMS, modules=MODULES, timeout=BROKEN_SECONDS)).raise_if_failed()
+    assert run.values == [[True, True, False]] * 3
 
 
 def test_beside_torch_s_pipelining() -> None:

@@ -1,9 +1,8 @@
-"""Part of solutions.py: exercise 18's ring attention compared with torch's, on 4 local ranks.
+"""Part of solutions.py: exercise 18's three attentions beside `scaled_dot_product_attention` in one process.
 
-Torch's context parallel replaces attention on GPUs only: its dispatcher has no entry for the CPU's kernel. Its ring
-takes any kernel, though, and is called here as its dispatcher does, with the same one as the solution's. Torch gathers
-all blocks at once by default; here it passes them on, as the solution does. Runs alternate; the time is the slowest
-rank's.
+On one rank each of them does the same work as the library, and may take as long. On four ranks, each with a quarter of
+the tokens, the library's time is that of one process with all of them; how much shorter theirs is depends on the cores.
+Runs alternate; the time is the slowest rank's.
 """
 
 from __future__ import annotations
@@ -14,42 +13,35 @@ from beside import Beside
 
 from labkit import Job, catalogue, local
 
-RANKS = 4
+KINDS = ("ring", "gather", "ulysses")
 PROGRAM = """
 import time
 import torch, torch.distributed as dist
-from torch.distributed.tensor.experimental._context_parallel import _attention as library
+from torch.nn.functional import scaled_dot_product_attention
 from labkit.exercises import context_parallel
-from labkit.torch_versions.attention import attention_backward, attention_forward
 
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
-group, generator = dist.group.WORLD, torch.Generator().manual_seed(dist.get_rank())
-library.set_rotate_method("alltoall")
-library._cp_options.enable_load_balance = layout == "zigzag"
-q, k, v, gradient = (torch.randn(1, heads, tokens, 64, generator=generator) for _ in range(4))
-
-
-def backward_kernel(grad, query, key, value, out, logsumexp, is_causal):
-    return attention_backward(grad, query, key, value, out, logsumexp, is_causal)
+torch.manual_seed(0)
+ranks = dist.get_world_size()
+whole = [torch.randn(1, count, tokens, 64) for count in (heads, heads // 4 or 1, heads // 4 or 1, heads)]
+own = [context_parallel.split_sequence(x, dim=2).contiguous() for x in whole]
 
 
 def mine():
-    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-    out = context_parallel.ring_attention(*inputs, group, True, layout)
-    out.backward(gradient)
+    inputs = [x.clone().requires_grad_() for x in own[:3]]
+    out = getattr(context_parallel, f"{kind}_attention")(*inputs)
+    out.backward(own[3])
     return [out.detach(), *(x.grad for x in inputs)]
 
 
 def theirs():
-    def forward_kernel(q, k, v, is_causal):
-        return attention_forward(q, k, v, is_causal)
-
-    out, lse = library._templated_ring_attention(group, 2, forward_kernel, q, k, v, is_causal=True)
-    gradients = library._templated_ring_attention_backward(
-        group, 2, backward_kernel, gradient, "grad", q, k, v, out, lse, is_causal=True
-    )
-    return [out, *gradients]
+    if dist.get_rank():
+        return None
+    inputs = [x.clone().requires_grad_() for x in whole[:3]]
+    out = scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+    out.backward(whole[3])
+    return [out.detach(), *(x.grad for x in inputs)]
 
 
 def timed(attend):
@@ -61,25 +53,28 @@ def timed(attend):
 
 pairs = [(timed(mine), timed(theirs)) for _ in range(repetitions + 1)][1:]
 seconds = [[pair[which][0] for pair in pairs] for which in (0, 1)]
-equal = all(torch.allclose(a, b, atol=1e-4) for a, b in zip(pairs[-1][0][1], pairs[-1][1][1]))
+merged = [context_parallel.merge_sequence(x, dim=2) for x in pairs[-1][0][1]]
+equal = dist.get_rank() > 0 or all(torch.allclose(a, b, atol=1e-4) for a, b in zip(merged, pairs[-1][1][1]))
 [seconds, equal]
 """
 
 
 def measure(repetitions: int, quick: bool) -> list[Beside]:
-    """Measure forward and backward of causal attention, in both layouts."""
+    """Measure forward and backward of causal attention in zigzag, on one rank and on four."""
     exercise = catalogue.find("context_parallel")
-    heads, tokens = (2, 64) if quick else (8, 1024)
+    heads, tokens = (4, 256) if quick else (8, 4096)
     rows = []
-    for layout in ("zigzag", "contiguous"):
-        job = Job(
-            source=f"heads, tokens, layout, repetitions = {heads}, {tokens}, {layout!r}, {repetitions}\n{PROGRAM}",
-            modules={exercise.name: exercise.source("solution")[0]},
-            trace=False,
-        )
-        run = local(nproc_per_node=RANKS).run(job).raise_if_failed()
-        mine, theirs = (max(statistics.median(value[0][who]) for value in run.values) for who in (0, 1))
-        equal = all(value[1] for value in run.values)
-        work = f"attention, {layout}, {RANKS * tokens} tokens, {heads} heads, {RANKS} ranks; torch's ring"
-        rows.append(Beside(work, mine, theirs, equal, same_algorithm=True))
+    for ranks in (1, 4):
+        for kind in KINDS:
+            job = Job(
+                source=f"heads, tokens, kind, repetitions = {heads}, {tokens}, {kind!r}, {repetitions}\n{PROGRAM}",
+                modules={exercise.name: exercise.source("solution")[0]},
+                trace=False,
+            )
+            run = local(nproc_per_node=ranks).run(job).raise_if_failed()
+            mine = max(statistics.median(value[0][0]) for value in run.values)
+            theirs = statistics.median(run.values[0][0][1])
+            equal = all(value[1] for value in run.values)
+            work = f"{kind}, {tokens} tokens, {heads} heads, {ranks} rank{'s' * (ranks > 1)}; one process"
+            rows.append(Beside(work, mine, theirs, equal, same_algorithm=ranks == 1))
     return rows

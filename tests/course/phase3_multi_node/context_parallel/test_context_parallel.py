@@ -22,14 +22,18 @@ from labkit.exercises import context_parallel as cp
 
 dist.init_process_group({backend!r})
 torch.manual_seed({seed})
-shape, dtype = ({batch}, {heads} * dist.get_world_size(), {tokens} * dist.get_world_size(), {width}), torch.{dtype}
-inputs = [torch.randn(shape).to(dtype) for _ in range(3)]
-gradient = torch.randn(shape).to(dtype)
+ranks, dtype = dist.get_world_size(), torch.{dtype}
+kv_heads = {kv_heads} * ranks if {kv_heads} else 1
+q, k, v, gradient = (
+    torch.randn({batch}, heads, {tokens} * ranks, {width}).to(dtype)
+    for heads in ({heads} * 2 * ranks, kv_heads, kv_heads, {heads} * 2 * ranks)
+)
+inputs = [q, k, v]
 whole = [x.clone().double().requires_grad_() for x in inputs]
-wanted = scaled_dot_product_attention(*whole, is_causal={causal})
+wanted = scaled_dot_product_attention(*whole, is_causal={causal}, enable_gqa=True)
 wanted.backward(gradient.double())
 errors = []
-for attention in (cp.ring_attention, cp.ulysses_attention):
+for attention in (cp.ring_attention, cp.gather_attention, cp.ulysses_attention):
     for layout in ("zigzag", "contiguous"):
         own = [cp.split_sequence(x, None, layout, 2).clone().requires_grad_() for x in inputs]
         out = attention(*own, None, {causal}, layout)
@@ -50,6 +54,7 @@ CLOSE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 0.03}
     world_size=st.integers(1, 5),
     batch=st.integers(1, 2),
     heads=st.integers(1, 2),
+    kv_heads=st.integers(0, 2),
     tokens=st.sampled_from([2, 4, 6, 34]),
     width=st.sampled_from([1, 8, 12]),
     dtype=st.sampled_from(list(CLOSE)),
@@ -64,7 +69,16 @@ def test_the_solution_equals_one_process(world_size: int, dtype: str, **how: obj
 
 
 def test_local_ranks_compute_the_same() -> None:
-    how = {"batch": 1, "heads": 1, "tokens": 6, "width": 8, "dtype": "float32", "causal": True, "seed": 0}
+    how = {
+        "batch": 1,
+        "heads": 1,
+        "kv_heads": 0,
+        "tokens": 6,
+        "width": 8,
+        "dtype": "float32",
+        "causal": True,
+        "seed": 0,
+    }
     cell = BESIDE_ONE_PROCESS.format(backend="gloo", **how)
     run = local(nproc_per_node=3).run(Job(source=cell, modules=MODULES, timeout=BROKEN_SECONDS))
     assert max(run.raise_if_failed().values) < CLOSE["float32"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import nbformat
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from waiting import BROKEN_SECONDS
 
 from labkit import Job, catalogue, exercises, local, virtual
 from labkit.clusters.virtual import kill
+from labkit.trace.busy import busy
 
 EXERCISE = catalogue.find("parameter_server")
 MODULES = {EXERCISE.name: EXERCISE.source("solution")[0]}
@@ -212,3 +214,21 @@ def test_a_server_that_has_stopped_is_named() -> None:
     error = virtual(nproc_per_node=4, faults=[kill(1, at=2e-4)]).run(job).ranks[3].error
     assert error is not None
     assert (error.type, "server 1, rank 1, has stopped serving" in error.message) == ("ServerStopped", True)
+
+
+WATCHED = """
+import torch
+import torch.distributed as dist
+
+CELL
+watched(parameter_server, "ssp", 1)
+"""
+
+
+def test_the_workers_of_the_notebooks_timeline_are_drawn_as_computing() -> None:
+    cells = nbformat.read(EXERCISE.notebook, as_version=4).cells
+    (cell,) = (cell.source for cell in cells if "def watched(" in cell.source)
+    cluster = virtual(nnodes=4, nproc_per_node=1, inter_node="ethernet-10g")
+    run = cluster.run(Job(source=WATCHED.replace("CELL", cell), modules=MODULES)).raise_if_failed()
+    computing = [1e3 * time.compute for time in busy(run.trace)[1:]]
+    assert computing == pytest.approx([40, 40, 120], rel=0.02)

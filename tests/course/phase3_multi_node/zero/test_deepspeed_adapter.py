@@ -21,7 +21,8 @@ from labkit.course.phase3_multi_node.zero.given.deepspeed_adapter import (
     initialize_deepspeed,
     validate_deepspeed_config,
 )
-from labkit.course.phase3_multi_node.zero.given.deepspeed_config import ENTRIES, create_deepspeed_config
+from labkit.course.phase3_multi_node.zero.given.deepspeed_config import ENTRIES, SECTIONS, create_deepspeed_config
+from labkit.installing import how_to_install
 
 ROOT = Path(__file__).resolve().parents[4]
 CLIP = 0.05
@@ -35,6 +36,13 @@ RUNS: list[dict[str, Any]] = [
         "optimizer_params": {"momentum": 0.9}, "offload_optimizer": True, "offload_params": True, "overlap_comm": False,
     },
     {"stage": 1, "optimizer": "Adam", "optimizer_params": {"weight_decay": 0.5}},  # AdamW decays otherwise
+    {
+        "stage": 2, "offload_optimizer": True,
+        "zero_optimization": {
+            "reduce_bucket_size": 50, "allgather_bucket_size": 50, "contiguous_gradients": False,
+            "offload_optimizer": {"pin_memory": False},
+        },
+    },
 ]  # fmt: skip
 """Arguments of `create_deepspeed_config`. Clipped gradients change the steps of SGD, but hardly those of Adam."""
 
@@ -188,6 +196,67 @@ def test_every_config_that_is_written_is_valid_to_deepspeed() -> None:
         validate_deepspeed_config(config, world_size=3)
 
 
+def test_sections_are_merged_and_then_validated_by_deepspeed() -> None:
+    sections = {
+        "reduce_bucket_size": 10_000, "allgather_bucket_size": 20_000, "contiguous_gradients": True,
+        "offload_optimizer": {"buffer_count": 5}, "offload_param": {"max_in_cpu": 1000}, "sub_group_size": 30_000,
+    }  # fmt: skip
+    config = create_deepspeed_config(
+        3, micro_batch_size=1, offload_optimizer=True, offload_params=True, nvme_path="/nvme",
+        zero_optimization=sections, aio={"thread_count": 4},
+    )  # fmt: skip
+    zero = validate_deepspeed_config(config, world_size=2).zero_config
+    assert (zero.reduce_bucket_size, zero.allgather_bucket_size, zero.sub_group_size) == (10_000, 20_000, 30_000)
+    assert zero.contiguous_gradients
+    assert (zero.offload_optimizer.device, str(zero.offload_optimizer.nvme_path)) == ("nvme", "/nvme")
+    assert (zero.offload_param.device, str(zero.offload_param.nvme_path)) == ("nvme", "/nvme")
+    assert (zero.offload_optimizer.buffer_count, zero.offload_param.max_in_cpu) == (5, 1000)
+    assert (
+        create_deepspeed_config(micro_batch_size=1, zero_optimization={"stage": 3})["zero_optimization"]["stage"] == 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"stage": 2}, "zero_optimization['stage'] must be 3, as another argument says, got 2"),
+        ({"offload_optimizer": {"device": "cpu"}}, "['offload_optimizer']['device'] must be 'nvme', as another"),
+        ({"offload_param": {"device": "nvme"}}, "zero_optimization['offload_param'] must have an nvme_path"),
+        (
+            {"reduce_bucket": 7},
+            "config['zero_optimization'] must have entries that DeepSpeed knows, got 'reduce_bucket'",
+        ),
+        (
+            {"offload_optimizer": {"pin": True}},
+            "config['zero_optimization']['offload_optimizer'] must have entries that",
+        ),
+    ],
+)
+def test_sections_that_contradict_or_are_misspelt_are_refused(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        create_deepspeed_config(
+            micro_batch_size=1, offload_optimizer=True, nvme_path="/nvme", zero_optimization=section
+        )
+
+
+def test_an_offload_that_the_stage_does_not_have_is_refused() -> None:
+    for section, stage in (("offload_optimizer", 0), ("offload_param", 2)):
+        with pytest.raises(ValueError, match="needs stage"):
+            create_deepspeed_config(stage, micro_batch_size=1, zero_optimization={section: {"device": "cpu"}})
+
+
+def test_known_entries_of_zero_are_those_that_deepspeed_takes() -> None:
+    from deepspeed.runtime.zero import config, offload_config
+
+    classes = (
+        config.DeepSpeedZeroConfig,
+        offload_config.DeepSpeedZeroOffloadOptimizerConfig,
+        offload_config.DeepSpeedZeroOffloadParamConfig,
+    )
+    for known, taken in zip(SECTIONS.values(), classes, strict=True):
+        assert known == {field.alias or name for name, field in taken.model_fields.items()}
+
+
 def test_known_entries_are_those_that_deepspeed_reads() -> None:
     from deepspeed.runtime import config
 
@@ -285,7 +354,7 @@ for use in (lambda: initialize_deepspeed(nn.Linear(2, 2), config), lambda: valid
         print(error)
 """
     printed = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert printed.count("pip install 'labkit[deepspeed]'") == 2
+    assert printed.count(how_to_install("deepspeed==0.19.8", "testing")) == 2
 
 
 def test_the_extra_is_of_the_version_that_the_adapter_names() -> None:

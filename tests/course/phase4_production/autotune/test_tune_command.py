@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -176,19 +177,19 @@ def test_a_wrong_request_gets_one_line(
     assert written.out == ""
 
 
-@pytest.mark.parametrize(
-    ("options", "missing"),
-    [("../train.py --space rate=0..1 --space width=1", "tune"), ("--model resnet50", "search_layout")],
-)
-def test_an_exercise_that_is_not_written_is_named(
-    options: str, missing: str, folder: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("own", [None, "template"])
+def test_before_the_exercise_is_written_the_solution_tunes(
+    own: Literal["template"] | None, folder: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No solution takes its place: the command is the learner's tuner."""
-    (workspace / f"{EXERCISE.name}.py").unlink()
-    assert main(["tune", *options.split()]) == 2
-    err = capsys.readouterr().err
-    assert err == f"labkit: exercise autotune is not written yet: {missing} is missing; `labkit hint autotune` helps\n"
-    assert not Path("calls.txt").exists()
+    """As for `labkit bench` and `labkit launch --config`."""
+    module = workspace / f"{EXERCISE.name}.py"
+    module.unlink()
+    if own is not None:
+        module.write_text(EXERCISE.source(own)[0])
+    assert main(["tune", "../train.py", *SPACE, "--budget", "120"]) == 0
+    written = capsys.readouterr()
+    assert "best: rate=" in written.out
+    assert written.err.endswith("note: it tunes with the solution of autotune.\n")
 
 
 def test_entries_of_a_space() -> None:

@@ -14,7 +14,7 @@ from autograder.judge import hidden_rubric
 from autograder.mutants import Mutants
 from labkit import Job, Run, catalogue, local, virtual
 from labkit.checks import Ranks, Submission, run_checks
-from labkit.course.phase4_production.checkpointing.given import FsspecStorage, LocalStorage
+from labkit.course.phase4_production.checkpointing.given import FsspecStorage, LocalStorage, describe
 
 NAMES = ("checkpointing", "zero", "data_loader", "mixed_precision")
 MODULES = {catalogue.find(name).name: catalogue.find(name).source("solution")[0] for name in NAMES}
@@ -279,3 +279,14 @@ def test_no_draw_of_the_hidden_check_hides_that_rank_0_alone_writes(seed: int) -
     rubric = replace(rubric, checks=[check for check in rubric.checks if check.name == "one_at_a_time"])
     mutant = Submission(exercise, Mutants(exercise).text("first_rank_only"))
     assert run_checks(rubric, mutant, Ranks(), seed=seed).earned == 0
+
+
+def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path: Path) -> None:
+    """/dev/full is always full."""
+    storage = LocalStorage(tmp_path)
+    storage.make_folder("step_00000001.tmp")
+    (tmp_path / "step_00000001.tmp" / "rank_00000.bin").symlink_to("/dev/full")
+    with pytest.raises(OSError) as failure:
+        storage.write("step_00000001.tmp/rank_00000.bin", [b"weights"])
+    path = tmp_path / "step_00000001.tmp" / "rank_00000.bin"
+    assert describe(failure.value) == f"{path}: the disk is full: free some space, or keep fewer checkpoints"

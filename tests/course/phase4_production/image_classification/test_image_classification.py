@@ -63,6 +63,8 @@ found = stepped(options, weights, batches[dist.get_rank()])
         (3, {"strategy": "ddp", "gradient_accumulation_steps": 2}),
         (4, {"strategy": "fsdp", "gradient_accumulation_steps": 3, "activation_checkpointing": True}),
         (2, {"strategy": "fsdp", "cpu_offload": True}),
+        (4, {"strategy": "hybrid", "shard_ranks": 2, "gradient_accumulation_steps": 2}),
+        (4, {"strategy": "hybrid", "shard_ranks": 1, "cpu_offload": True}),
     ],
     ids=str,
 )
@@ -83,6 +85,40 @@ def test_real_processes_take_the_same_steps() -> None:
         torch.testing.assert_close(mine[1], other[1])
 
 
+BESIDE_DDP = """
+import torch, torch.distributed as dist
+from labkit.course.phase4_production.image_classification.scenarios import CLASSES, FEATURES, shapes, stepped
+from labkit.exercises import image_classification
+
+dist.init_process_group("gloo")
+options, = arguments
+rank, draw = dist.get_rank(), torch.Generator().manual_seed(0)
+weights = [torch.randn(shape, generator=draw) / 2 for shape in shapes()]
+draw.manual_seed(1 + rank)
+batches = [[torch.randn(6, FEATURES, generator=draw), torch.randint(CLASSES, (6,), generator=draw)] for _ in range(3)]
+planted = [2] if rank == 3 and options["mixed_precision"] == "fp16" else []  # an overflow
+found = stepped(options, weights, batches, "float32", planted)
+trainer = image_classification.DistributedTrainer(torch.nn.Linear(2, 2), **options)
+groups = [dist.get_process_group_ranks(one) for one in (trainer.shard_group, trainer.replica_group) if one]
+[found["weights"], found["scales"], groups]
+"""
+
+
+@pytest.mark.parametrize("mixed_precision", ["no", "fp16"])
+def test_hybrid_equals_ddp_on_two_nodes_of_real_ranks(mixed_precision: str) -> None:
+    """Without `shard_ranks` a model is in shards on a node's ranks, as many as the launcher says."""
+    ddp, hybrid = (
+        run(local(nnodes=2, nproc_per_node=2), BESIDE_DDP, {"strategy": strategy, "mixed_precision": mixed_precision})
+        for strategy in ("ddp", "hybrid")
+    )
+    for rank, (mine, theirs) in enumerate(zip(hybrid, ddp, strict=True)):
+        # ddp multiplies in 16 bits, but keeps weights and sums in 32; hybrid sends them in 16
+        tolerances = {} if mixed_precision == "no" else {"rtol": 0.0, "atol": 2e-3}
+        torch.testing.assert_close(mine[0], theirs[0], **tolerances)
+        assert mine[1] == theirs[1], "the loss scale after each step"
+        assert (theirs[2], mine[2]) == ([], [[rank // 2 * 2, rank // 2 * 2 + 1], [rank % 2, rank % 2 + 2]])
+
+
 MAIN = """
 from labkit.exercises import image_classification
 
@@ -92,7 +128,14 @@ reports = [image_classification.main(list(words)) for words in arguments]
 SHORT = ["--model", "mlp", "--epochs", "2", "--batch-size", "128", "--ema", "0.9", "--checkpoint-minutes", "1e-6"]
 
 
-@pytest.mark.parametrize("options", [["--strategy", "ddp", "--compression", "int8"], ["--strategy", "fsdp"]], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--strategy", "ddp", "--compression", "int8"], ["--strategy", "fsdp"],
+        ["--strategy", "hybrid", "--shard-ranks", "1", "--mixed-precision", "fp16"],
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_killed_training_goes_on_exactly(tmp_path: Path, options: list[str]) -> None:
     """With exercise 20's files, checkpoints after every step: also on resuming where no epoch ends."""
     words = [*SHORT, *options, "--checkpoint-dir"]
@@ -118,6 +161,29 @@ def test_another_number_of_ranks_resumes(tmp_path: Path) -> None:
     assert [line["epoch"] for line in epochs] == [1, 2]
     assert {"samples_per_second_per_gpu", "communication_overhead_percent", "top5"} <= epochs[1].keys()
     assert len(list((tmp_path / "log").glob("rank-*.jsonl"))) == 3
+
+
+def test_hybrid_shards_are_resumed_and_evaluated_on_other_ranks(tmp_path: Path) -> None:
+    """Four ranks of two nodes, then three without nodes, where the pairs of the first training would not fit."""
+    words = [*SHORT, "--strategy", "hybrid", "--checkpoint-dir", str(tmp_path)]
+    values = run(virtual(nnodes=2, nproc_per_node=2), MAIN, [*words[:3], "1", *words[4:]])
+    ((first,), *_) = values
+    assert values == [values[0]] * 4 and first[3] == "hybrid"
+    source = """
+from labkit.course.phase4_production.image_classification.given import from_checkpoint
+from labkit.exercises import image_classification, process_group
+
+asked = ["evaluate", "--checkpoint-dir", arguments[0][0]]
+result = from_checkpoint.main(
+    process_group, image_classification.DistributedTrainer, image_classification.ImageTrainer, asked
+)
+[result["step"], result["loss"], result["top1"]]
+"""
+    for step, loss, top1 in run(virtual(nproc_per_node=3), source, [str(tmp_path)]):
+        assert (step, top1) == (first[1], first[2]) and loss == pytest.approx(first[0], rel=1e-5)
+    more = [*words, "--resume"]
+    values = run(virtual(nproc_per_node=2), MAIN, [*more, "--shard-ranks", "1"])
+    assert [value[0][1] for value in values] == [first[1] + 6] * 2
 
 
 def test_the_command_trains_on_a_folder_of_images(tmp_path: Path) -> None:
@@ -175,11 +241,14 @@ def test_auto_fits_into_a_modelled_gpu() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "zero"}, "strategy must be one of auto, ddp, fsdp, got 'zero'"),
+        ({"strategy": "zero"}, "strategy must be one of auto, ddp, fsdp, hybrid, got 'zero'"),
         ({"mixed_precision": "fp8"}, "mixed_precision must be one of no, bf16, fp16, got 'fp8'"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be an integer from 1, got 0"),
         ({"gradient_clip_val": -1.0}, "gradient_clip_val must be a number above 0, or None, got -1.0"),
         ({"strategy": "fsdp", "compression": "topk"}, "compression must be None with strategy 'fsdp'"),
+        ({"strategy": "hybrid", "compression": "topk"}, "compression must be None with strategy 'hybrid'"),
+        ({"strategy": "hybrid", "shard_ranks": 3}, "shard_ranks must divide the 2 ranks, got 3"),
+        ({"strategy": "fsdp", "shard_ranks": 2}, "shard_ranks must be None with strategy 'fsdp'"),
         ({"strategy": "ddp", "cpu_offload": True}, "cpu_offload must be False with strategy 'ddp'"),
         ({"compression": "zip", "strategy": "ddp"}, "compression must be one of int8, onebit, powersgd, topk"),
         ({"ema_decay": 1.5}, "ema_decay must be a number above 0 and below 1, or None, got 1.5"),

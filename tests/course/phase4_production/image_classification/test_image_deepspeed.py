@@ -30,4 +30,6 @@ def test_it_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     job = Job.calling(trained, [*words, "--checkpoint-dir", str(tmp_path)], modules=MODULES)
     ((first, second),) = local(nproc_per_node=1).run(job).raise_if_failed().values
     assert (first["epoch"], first["step"], first["strategy"]) == (1, 12, "deepspeed")
+    # DeepSpeed does not say how long it communicates
+    assert first["communication_time"] is None and first["compute_time"] > 0
     assert (second["epoch"], second["step"]) == (2, 24) and second["loss"] < first["loss"] - 0.2

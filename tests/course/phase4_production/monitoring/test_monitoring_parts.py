@@ -31,6 +31,7 @@ from labkit.course.phase4_production.monitoring.given import (
     words,
 )
 from labkit.course.phase4_production.monitoring.given.json_lines import LineReader, file_of
+from labkit.course.phase4_production.monitoring.given.recorder import Recorder, Step
 
 RECORD = StepRecord(
     time=100.5,
@@ -90,6 +91,32 @@ def test_without_a_process_group_there_is_one_rank() -> None:
     assert Monitor(0, 1).interval == 10
     with pytest.raises(ValueError, match="world_size must be 1 without a process group, got 2"):
         Monitor(0, 2)
+
+
+def test_steps_are_in_the_log_after_a_flush_and_once_after_their_interval(tmp_path: Path) -> None:
+    recorder = Recorder(0, 1, torch.device("cpu"), str(tmp_path), [])
+
+    def logged() -> list[int]:
+        entries = map(json.loads, file_of(tmp_path, 0).read_text().splitlines())
+        return [entry["step"] for entry in entries if entry["kind"] == "step"]
+
+    def split(step: Step) -> tuple[float, float, float]:
+        return step.seconds, 0.0, 0.0
+
+    for step in (1, 2):
+        recorder.end_step(step, 0.5, 8, 0)
+    assert logged() == []
+    recorder.flush(split)
+    assert logged() == [1, 2]
+    recorder.end_step(3, 0.5, 8, 0)
+    recorder.flush(split)
+    assert logged() == [1, 2, 3]
+    recorder.end_step(4, 0.5, 8, 0)
+    steps = recorder.take()
+    assert [step.number for step in steps] == [1, 2, 3, 4]
+    recorder.write(steps, [split(step) for step in steps])
+    assert logged() == [1, 2, 3, 4]
+    recorder.close()
 
 
 def test_lines_are_read_while_they_are_written(tmp_path: Path) -> None:
@@ -155,7 +182,9 @@ def test_tensorboards_server_shows_the_scalars_of_each_step_and_the_alarms(tmp_p
     for rank in (0, 1):
         sink = TensorBoardSink(tmp_path, rank)
         for step, loss in enumerate((3.0, 2.5)):
-            sink.step(RECORD._replace(step=step, loss=loss - rank, gpu_percent=90))
+            sink.step(
+                RECORD._replace(step=step, loss=loss - rank, gpu_percent=90, gpu_memory_bytes=1 << 33, gpu_celsius=65)
+            )
         sink.alarm(ALARM)
         sink.close()
     command = [sys.executable, "-m", "tensorboard.main", f"--logdir={tmp_path}", "--port=0", "--load_fast=false"]
@@ -187,6 +216,8 @@ def test_tensorboards_server_shows_the_scalars_of_each_step_and_the_alarms(tmp_p
                     "time/input_seconds": 0.005,
                     "memory/allocated_bytes": 1 << 30,
                     "gpu/utilization_percent": 90,
+                    "gpu/memory_used_bytes": 1 << 33,
+                    "gpu/temperature_celsius": 65,
                 }
             )
             assert "slow compute on rank 5" in ask("text/text?run=rank-1&tag=alarms/text_summary")[0]["text"]
@@ -207,10 +238,10 @@ def test_a_structured_log_has_time_rank_step_loss_and_throughput(caplog: pytest.
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ImportError, match="pip install prometheus-client"):
+    with pytest.raises(ImportError, match=r"prometheus-client: .* --require-hashes -r .*ranks.txt"):
         PrometheusSink(0)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ImportError, match="pip install tensorboard"):
+    with pytest.raises(ImportError, match=r"tensorboard: .* --require-hashes -r .*ranks.txt"):
         TensorBoardSink(tmp_path, 0)
 
 

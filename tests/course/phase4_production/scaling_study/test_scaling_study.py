@@ -133,3 +133,37 @@ def test_costs_are_those_of_all_gpus() -> None:
     of = Measurement("real", "ddp", 8, 10, (3.6,), (3.6,))
     cost = scaling_study.ScalabilityBenchmark().cost_per_epoch(of, 801, 3.0)
     assert cost == pytest.approx((11, 0.011, 0.088, 0.264))
+
+
+DATA_PARALLEL = """
+import time, torch, torch.distributed as dist
+from labkit.bench.models import named
+from labkit.exercises import scaling_study
+
+dist.init_process_group("nccl")
+model = named("resnet50-products")
+workload = scaling_study.training("ddp", model.make, model.loss)
+
+def make(batch_size, group):
+    return workload(batch_size, group)._replace(compute=lambda: time.sleep(1e-3))
+
+benchmark = scaling_study.ScalabilityBenchmark(make, strategy="ddp", steps=1, warmup=0, repeats=1)
+[(point.measurement.world_size, point.efficiency) for point in benchmark.weak_scaling([1, 8, 16, 32], 64)]
+"""
+
+
+def test_data_parallel_training_on_dgx_a100_exceeds_the_efficiencies_asked_for() -> None:
+    """More than 90 % at 8 GPUs, 85 % at 16 and 80 % at 32, as notebook 23 says of the cluster on which it measures; not
+    at 32 if each node has one card of 25 Gb/s.
+    """
+    rate = {"gpu.fp32_tflops": 40.9}
+
+    def efficiencies(**network: str | int) -> dict[int, float]:
+        cluster = virtual("dgx-a100", nnodes=4, nproc_per_node=8, fake=True, settings=rate, **network)
+        job = Job(source=DATA_PARALLEL, modules=MODULES, timeout=BROKEN_SECONDS, trace=False)
+        return dict(cluster.run(job).raise_if_failed().values[0])
+
+    dgx, slow = efficiencies(), efficiencies(inter_node="ethernet-25g", nics_per_node=1)
+    assert dgx[8] > 0.90 and dgx[16] > 0.85 and dgx[32] > 0.80
+    assert slow[8] == pytest.approx(dgx[8], abs=0.01), "messages inside of a node take another network"
+    assert slow[32] < 0.80

@@ -133,10 +133,11 @@ def most_in_flight(schedule):
 
 
 class PipelineStage:
-    def __init__(self, module, index, count):
+    def __init__(self, module, index, count, recompute=False):
         if not 0 <= index < count:
             raise ValueError(f"index must be 0 to {count - 1}, got {index}")
         self.module, self.index, self.count, self.kept = module, index, count, {}
+        self.recompute, self.first_runs = recompute, {}
 
     @property
     def in_flight(self):
@@ -144,14 +145,37 @@ class PipelineStage:
 
     def forward(self, microbatch, inputs, loss_of=None):
         inputs = inputs.detach().requires_grad_(inputs.requires_grad)
+        if not self.recompute:
+            output = self.run(inputs, loss_of)
+            self.kept[microbatch] = inputs, output
+            return output.detach().requires_grad_(output.requires_grad)
+        # without a graph, which would say whether anything is trained
+        trained = inputs.requires_grad or any(parameter.requires_grad for parameter in self.module.parameters())
+        self.first_runs[microbatch] = loss_of, torch.get_rng_state(), self.autocast()
+        with torch.no_grad():
+            output = self.run(inputs, loss_of)
+        self.kept[microbatch] = inputs, None
+        return output.detach().requires_grad_(trained and output.is_floating_point())
+
+    def run(self, inputs, loss_of):
         output = self.module(inputs)
-        if loss_of is not None:
-            output = loss_of(output)
-        self.kept[microbatch] = inputs, output
-        return output.detach().requires_grad_(output.requires_grad)
+        return output if loss_of is None else loss_of(output)
+
+    def autocast(self):
+        return torch.autocast("cpu", torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu"))
+
+    def run_again(self, inputs, loss_of, state, autocast):
+        now = torch.get_rng_state()
+        torch.set_rng_state(state)
+        with autocast:
+            output = self.run(inputs, loss_of)
+        torch.set_rng_state(now)
+        return output
 
     def backward(self, microbatch, gradient=None):
         inputs, output = self.kept.pop(microbatch)
+        if output is None:
+            output = self.run_again(inputs, *self.first_runs.pop(microbatch))
         if output.requires_grad:
             output.backward(gradient)
         return inputs.grad

@@ -1,23 +1,26 @@
-"""Right: a handler for each kind of request; the slowest clock is kept; servers from the last one to the first."""
+"""Right: a handler for each kind of request; the number of workers at each clock; servers from last to first."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
 
 from labkit.course.phase3_multi_node.parameter_server import given
-from labkit.course.phase3_multi_node.parameter_server.given import Kind, Piece, Shard
+from labkit.course.phase3_multi_node.parameter_server.given import Arriving, Kind, Piece, Request, Shard
 
 __all__ = ["ParameterServer", "Piece", "Worker", "partition"]
 
 
-def partition(parameters, num_servers):
+def partition(parameters: Sequence[Tensor], num_servers: int) -> list[list[Piece]]:
     given.check_num_servers(num_servers)
     left = sum(p.nbytes for p in parameters)
-    shards, room = [[]], 0
+    shards: list[list[Piece]] = [[]]
     room = left // num_servers
     for index, p in enumerate(parameters):
         start, size = 0, p.element_size()
@@ -35,91 +38,103 @@ def partition(parameters, num_servers):
 
 
 class ParameterServer:
-    def __init__(self, parameters, optimizer, num_servers=1, mode="sync", staleness=None, group=None):
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        num_servers: int = 1,
+        mode: str = "sync",
+        staleness: int | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
         trained = given.trained_parameters(parameters)
-        self.bound = given.check_mode(mode, staleness)
-        self.mode = mode
+        self.staleness, self.mode = given.check_mode(mode, staleness), mode
         pieces = partition(trained, num_servers)
         self.messages = given.ServerMessages(trained, pieces, num_servers, group)
         self.shard = Shard(trained, pieces[self.messages.index])
         self.shard.copy_from(trained)
+        # they share the memory of the shard's buffers: a step changes those
         self.parameters = [nn.Parameter(buffer) for buffer in self.shard.buffers]
         self.optimizer = optimizer(self.parameters) if self.parameters else None
-        self.samples, self.waiting, self.round = 0, {}, 0
-        self.clocks = dict.fromkeys(self.messages.workers, 0)
-        self.at = Counter(self.clocks.values())  # number of workers at each clock
-        for weight in self.parameters:
-            weight.total = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
-        self.totals = [weight.total for weight in self.parameters]
+        wide = [torch.promote_types(buffer.dtype, torch.float32) for buffer in self.shard.buffers]
+        self.totals = [b.new_zeros(b.shape, dtype=dtype) for b, dtype in zip(self.shard.buffers, wide, strict=True)]
+        self.samples = 0  # whose gradients are in the totals
+        self.clocks = dict.fromkeys(self.messages.workers, 0)  # of the workers that have not left
 
-    @property
-    def slowest(self):
-        return min((clock for clock, count in self.at.items() if count), default=inf)
+    def add(self, gradients: Sequence[Tensor], samples: int) -> None:
+        for total, gradient in zip(self.totals, gradients, strict=True):
+            total += gradient.to(total.dtype) * samples if samples else 0
+        self.samples += samples
 
-    def on_pull(self, pull):
-        self.waiting[pull.worker] = pull  # a dict keeps the order of arrival
-
-    def on_push(self, push):
-        if push.samples:
-            for weight, gradient in zip(self.parameters, push.gradients, strict=True):
-                weight.total += gradient.to(weight.total.dtype) * push.samples
-        self.samples += push.samples
-        self.move(push.worker, self.clocks[push.worker] + 1)
-        if self.mode != "sync":
-            self.step()
-
-    def on_leave(self, request):
-        self.move(request.worker, None)
-
-    def move(self, worker, clock):
-        self.at[self.clocks.pop(worker)] -= 1
-        if clock is not None:
-            self.clocks[worker] = clock
-            self.at[clock] += 1
-
-    def step(self):
-        if self.samples and self.optimizer:
-            for weight in self.parameters:
-                weight.grad = weight.total.div_(self.samples).to(weight.dtype, copy=True)
-                weight.total.zero_()
+    def step(self) -> None:
+        if self.samples > 0 and self.optimizer:
+            for weight, total in zip(self.parameters, self.totals, strict=True):
+                weight.grad = total.div_(self.samples).to(weight.dtype, copy=True)
+                total.zero_()
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.samples = 0
 
-    def serve(self):
-        handlers = {Kind.PULL: self.on_pull, Kind.PUSH: self.on_push}
+    def serve(self) -> None:
+        arriving: dict[int, Arriving] = {}  # by worker: gradients that have been announced
+        waiting: list[Request] = []  # pulls without an answer, in order of arrival
+        complete: float = 0  # sync: the number of clocks whose step has been taken
+        at = Counter(self.clocks.values())  # number of workers at each clock
+
+        def move(worker: int, clock: int | None) -> None:
+            at[self.clocks.pop(worker)] -= 1
+            if clock is not None:
+                self.clocks[worker] = clock
+                at[clock] += 1
+
+        def on_announce(request: Request) -> None:
+            arriving[request.worker] = self.messages.receive(request)
+
+        def on_push(request: Request) -> None:
+            self.add(arriving.pop(request.worker).wait(), request.samples)
+            move(request.worker, self.clocks[request.worker] + 1)
+            if self.mode != "sync":
+                self.step()
+
+        handlers = {Kind.ANNOUNCE: on_announce, Kind.PUSH: on_push, Kind.PULL: waiting.append}
         while self.clocks:
             request = self.messages.next_request()
-            handlers.get(request.kind, self.on_leave)(request)
-            if self.slowest > self.round:
-                self.round = self.slowest
+            handlers.get(request.kind, lambda leaves: move(leaves.worker, None))(request)
+            slowest = min((clock for clock, count in at.items() if count), default=inf)
+            if slowest > complete:
+                complete = slowest
                 self.step()
-            for worker, pull in list(self.waiting.items()):
-                if pull.clock - self.slowest <= self.bound:
-                    self.messages.answer(self.waiting.pop(worker), [weight.detach() for weight in self.parameters])
+            for pull in waiting[:]:
+                if pull.clock - slowest <= self.staleness:
+                    waiting.remove(pull)
+                    self.messages.answer(pull, [weight.detach() for weight in self.parameters])
 
 
 class Worker(given.FinishingWorker):
-    def __init__(self, parameters, num_servers=1, group=None):
+    def __init__(self, parameters: Iterable[Tensor], num_servers: int = 1, group: ProcessGroup | None = None) -> None:
         self.parameters = given.trained_parameters(parameters)
+        shards = partition(self.parameters, num_servers)
         self.messages = given.WorkerMessages(num_servers, group, self.parameters[0].device)
-        self.shards = [Shard(self.parameters, pieces) for pieces in partition(self.parameters, num_servers)]
-        self.clock, self.pulled = 0, False
+        self.shards = [Shard(self.parameters, pieces) for pieces in shards]  # one for each server
+        self.clock = 0  # number of pushes
+        self.pulled = False
 
-    def all_servers(self, begin):
-        for work in [begin(server, shard) for server, shard in reversed(list(enumerate(self.shards)))]:
+    def pull(self) -> None:
+        works = [self.messages.pull(i, self.clock, self.shards[i].buffers) for i in reversed(range(len(self.shards)))]
+        for work in works:
             work.wait()
-
-    def pull(self):
-        self.all_servers(lambda server, shard: self.messages.pull(server, self.clock, shard.buffers))
         for shard in self.shards:
             shard.copy_to(self.parameters)
         self.pulled = True
 
-    def push(self, samples=1):
+    def push(self, samples: int = 1) -> None:
         given.check_push(samples, self.pulled)
         gradients = [parameter.grad for parameter in self.parameters]
         for shard in self.shards:
             shard.copy_from(gradients)
-        self.all_servers(lambda server, shard: self.messages.push(server, self.clock, samples, shard.buffers))
+        works = []
+        for server in reversed(range(len(self.shards))):
+            works.append(self.messages.push(server, self.clock, samples, self.shards[server].buffers))
+        for work in works:
+            work.wait()
         self.clock, self.pulled = self.clock + 1, False

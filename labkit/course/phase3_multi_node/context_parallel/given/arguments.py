@@ -39,18 +39,24 @@ def check_attention(q: Any, k: Any, v: Any, group: ProcessGroup | None, layout: 
         require(name, x, tensor(("batch", "heads", "tokens", "head_dim"), floating_point=True))
         if not x.numel():
             raise ValueError(f"{name} must have elements, got {shown(x)}")
-        if (x.shape, x.dtype) != (q.shape, q.dtype):
-            raise ValueError(f"{name} must have shape and dtype of q, {shown(q)}, got {shown(x)}")
+    if (k.shape[0], *k.shape[2:], k.dtype) != (q.shape[0], *q.shape[2:], q.dtype):
+        raise ValueError(f"k must have shape and dtype of q, {shown(q)}, but for the heads, got {shown(k)}")
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"k must have a number of heads that divides q's {q.shape[1]}, got {k.shape[1]}")
+    if (v.shape, v.dtype) != (k.shape, k.dtype):
+        raise ValueError(f"v must have shape and dtype of k, {shown(k)}, got {shown(v)}")
     if q.shape[2] % _chunks(layout):
         raise ValueError(f"q must have an even number of tokens in layout {layout!r}, got {q.shape[2]}")
     return q.contiguous(), k.contiguous(), v.contiguous()
 
 
-def check_heads(q: Tensor, group: ProcessGroup | None) -> int:
-    """Check that the heads of q can be divided among the ranks; return how many ranks there are."""
+def check_heads(q: Tensor, k: Tensor, group: ProcessGroup | None) -> int:
+    """Check that the heads of q, and those of k or copies of them, can be divided among the ranks; return the ranks."""
     ranks = dist.get_world_size(group)
     if q.shape[1] % ranks:
         raise ValueError(f"q must have a multiple of {ranks} heads, some for each rank, got {q.shape[1]}")
+    if k.shape[1] % ranks and ranks % k.shape[1]:
+        raise ValueError(f"k must have a multiple of {ranks} heads, or a number that divides it, got {k.shape[1]}")
     return ranks
 
 

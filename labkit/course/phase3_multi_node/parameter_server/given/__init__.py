@@ -11,7 +11,7 @@ from labkit.course.phase3_multi_node.parameter_server.given.arguments import (
     trained_parameters,
 )
 from labkit.course.phase3_multi_node.parameter_server.given.requests import Kind, Request
-from labkit.course.phase3_multi_node.parameter_server.given.server_messages import ServerMessages
+from labkit.course.phase3_multi_node.parameter_server.given.server_messages import Arriving, ServerMessages
 from labkit.course.phase3_multi_node.parameter_server.given.shards import Piece, Shard
 from labkit.course.phase3_multi_node.parameter_server.given.worker_messages import (
     FinishingWorker,
@@ -20,6 +20,7 @@ from labkit.course.phase3_multi_node.parameter_server.given.worker_messages impo
 )
 
 __all__ = [
+    "Arriving",
     "FinishingWorker",
     "Kind",
     "Piece",

@@ -1,7 +1,9 @@
-"""Requests of workers to servers: three numbers, sent ahead of the payload.
+"""Requests of workers to servers: three numbers; payloads travel beside them.
 
 Requests travel in a gloo group of their own, on the CPU, so that a server can receive the next one from any worker:
-NCCL can receive only from a given rank. Payloads, gradients and values, travel in the backend's own group.
+NCCL can receive only from a given rank. Payloads, gradients and values, travel in the backend's own group. A push has
+two requests: ANNOUNCE, upon which the server posts receives, and PUSH, when the gradients have left the worker. So a
+server can have receives posted for many workers, and waits for none of them.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ class Kind(IntEnum):
 
     PULL = 0
     """The worker waits for the values."""
-    PUSH = 1
-    """The worker has computed gradients; they are in `gradients`."""
-    FINISH = 2
+    ANNOUNCE = 1
+    """The worker begins to push: its gradients travel once the server has posted receives for them."""
+    PUSH = 2
+    """The announced gradients have been sent."""
+    FINISH = 3
     """The worker has finished: no other request follows."""
-    DIED = 3
+    DIED = 4
     """The worker has died. No worker sends this: `next_request` reports it."""
 
 
@@ -41,9 +45,7 @@ class Request:
     clock: int = 0
     """Number of pushes that the worker had made before this request."""
     samples: int = 0
-    """For a push: the number of samples whose mean loss the gradients belong to."""
-    gradients: Sequence[Tensor] = ()
-    """For a push: this server's part, one flat tensor for each dtype of its shard. Valid until the next request."""
+    """For ANNOUNCE and PUSH: the number of samples whose mean loss the gradients belong to."""
 
 
 def encode(kind: Kind, clock: int, samples: int) -> Tensor:

@@ -30,8 +30,9 @@ _Post = tuple[Callable[..., Any], Tensor, ProcessGroup | None]
 class ServerWork:
     """Messages under way between this worker and one server."""
 
-    def __init__(self, name: str, works: Sequence[dist.Work]) -> None:
-        self._name, self._works = name, works
+    def __init__(self, name: str, works: Sequence[dist.Work], then: Callable[[], ServerWork] | None = None) -> None:
+        """then: begins what follows, when all messages have left."""
+        self._name, self._works, self._then = name, works, then
 
     def wait(self) -> None:
         """Wait until all messages have left, or have arrived. Raises ServerStopped if the server is gone."""
@@ -40,6 +41,8 @@ class ServerWork:
                 work.wait()
             except RuntimeError as error:
                 raise ServerStopped(f"{self._name} has stopped serving: {error}") from error
+        if self._then is not None:
+            self._then().wait()
 
 
 class WorkerMessages:
@@ -59,12 +62,13 @@ class WorkerMessages:
         return self._begin(server, [*receives, self._request(Kind.PULL, clock)])
 
     def push(self, server: int, clock: int, samples: int, gradients: Sequence[Tensor]) -> ServerWork:
-        """Begin to send gradients, in the buffers of that server's shard. Does not wait.
+        """Begin to send gradients, in the buffers of that server's shard: announce them, and post sends. Does not wait.
 
-        The buffers may be written again after `wait()`.
+        `wait()` tells the server that they have left; after it the buffers may be written again.
         """
         sends = [(dist.isend, gradient, self._group) for gradient in gradients]
-        return self._begin(server, [self._request(Kind.PUSH, clock, samples), *sends])
+        posts = [self._request(Kind.ANNOUNCE, clock, samples), *sends]
+        return self._begin(server, posts, lambda: self._begin(server, [self._request(Kind.PUSH, clock, samples)]))
 
     def finish(self, clock: int) -> None:
         """Tell all servers that no more requests follow. One that has stopped serving need not know."""
@@ -75,12 +79,12 @@ class WorkerMessages:
     def _request(self, kind: Kind, clock: int, samples: int = 0) -> _Post:
         return dist.isend, encode(kind, clock, samples), self._requests
 
-    def _begin(self, server: int, posts: Sequence[_Post]) -> ServerWork:
+    def _begin(self, server: int, posts: Sequence[_Post], then: Callable[[], ServerWork] | None = None) -> ServerWork:
         try:
             works = [post(tensor, self.servers[server], group) for post, tensor, group in posts]
         except RuntimeError as error:
             raise ServerStopped(f"{self._name(server)} has stopped serving: {error}") from error
-        return ServerWork(self._name(server), works)
+        return ServerWork(self._name(server), works, then)
 
     def _name(self, server: int) -> str:
         return f"server {server}, rank {self.servers[server]},"

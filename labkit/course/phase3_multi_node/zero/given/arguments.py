@@ -59,6 +59,13 @@ def require_module(module: Any, group: ProcessGroup | None, mixed_precision: Any
             raise ValueError(f"hybrid must share only this rank with group, got ranks {sorted(shared)} in both")
 
 
+def require_shard_ranks(shard_ranks: Any, world_size: int) -> None:
+    """Check that the ranks can be cut into groups of so many, each with a whole model in shards; None: one group."""
+    require("shard_ranks", shard_ranks, optional(integer(at_least=1)))
+    if shard_ranks is not None and world_size % shard_ranks:
+        raise ValueError(f"shard_ranks must divide the {world_size} ranks, got {shard_ranks}")
+
+
 def parameter_groups(params: Iterable[Any]) -> list[dict[str, Any]]:
     """Return `params`, tensors or dicts as any optimizer takes them, as dicts with a list of parameters each."""
     if isinstance(params, Tensor):

@@ -13,6 +13,7 @@ from torch import nn
 
 from labkit.course.arguments import require, trained_module
 from labkit.course.phase3_multi_node.zero.given.deepspeed_config import compiles_optimizer, require_deepspeed_config
+from labkit.installing import how_to_install
 
 VERSION = "0.19.8"
 """The version that pyproject.toml names."""
@@ -74,8 +75,8 @@ def _package() -> Any:
         if error.name is None or error.name.partition(".")[0] != "deepspeed":
             raise
         raise ModuleNotFoundError(
-            f"training by DeepSpeed needs the package `deepspeed` {VERSION}: pip install 'labkit[deepspeed]', then "
-            "restart the notebook's kernel",
+            f"training by DeepSpeed needs the package `deepspeed` {VERSION}: "
+            f"{how_to_install(f'deepspeed=={VERSION}', 'testing')}; then restart the notebook's kernel",
             name="deepspeed",
         ) from None
     return deepspeed

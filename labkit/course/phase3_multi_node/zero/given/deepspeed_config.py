@@ -8,7 +8,7 @@ libraries replace by their values (deepspeed.ai/docs/config-json). Nothing here 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,27 @@ zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
 """
 ENTRIES = frozenset(_ENTRIES.split())
 """Top-level entries that DeepSpeed 0.19.8 reads."""
+_ZERO_ENTRIES = """
+allgather_bucket_size allgather_partitions compute_grad_norm contiguous_gradients cpu_offload cpu_offload_param
+cpu_offload_use_pin_memory elastic_checkpoint enable_sanity_checks ignore_unused_parameters leaf_module legacy_stage1
+load_from_fp32_weights log_trace_cache_warnings memory_efficient_linear offload_optimizer offload_param overlap_comm
+override_module_apply parameter_alignment pipeline_loading_checkpoint reduce_bucket_size reduce_scatter
+round_robin_gradients save_muon_momentum_buffer_in_memory stage stage3_allgather_sequential
+stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save stage3_max_live_parameters
+stage3_max_reuse_distance stage3_model_persistence_threshold stage3_module_granularity_threshold
+stage3_param_persistence_threshold stage3_prefetch_bucket_size stage3_use_all_reduce_for_fetch_params sub_group_size
+use_multi_rank_bucket_allreduce zenflow zero_hpz_partition_size zero_quantized_gradients
+zero_quantized_nontrainable_weights zero_quantized_weights
+"""
+_OFFLOAD_ENTRIES = "buffer_count device nvme_path pin_memory"
+SECTIONS = {
+    ("zero_optimization",): frozenset(_ZERO_ENTRIES.split()),
+    ("zero_optimization", "offload_optimizer"): frozenset(
+        f"{_OFFLOAD_ENTRIES} cpuadam_cores_perc fast_init pipeline_read pipeline_write ratio super_offload".split()
+    ),
+    ("zero_optimization", "offload_param"): frozenset(f"{_OFFLOAD_ENTRIES} buffer_size max_in_cpu".split()),
+}
+"""Entries that DeepSpeed 0.19.8 takes in its sections on ZeRO. It refuses others, but only on the ranks."""
 OPTIMIZERS = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 """Classes of torch.optim that update each element by itself, as the shards of ZeRO require."""
 _COMPILED = ("adagrad", "adam", "adamw", "lamb", "lion", "muadam", "muadamw", "musgd", "muon")
@@ -48,6 +69,8 @@ def create_deepspeed_config(
     offload_optimizer: bool = False,
     offload_params: bool = False,
     overlap_comm: bool = True,
+    nvme_path: str | None = None,
+    zero_optimization: Mapping[str, Any] | None = None,
     param_persistence_threshold: int | None = None,
     bf16: bool = False,
     **entries: Any,
@@ -58,7 +81,10 @@ def create_deepspeed_config(
     of all ranks in a step; micro_batch_size: of one rank in a forward pass; one of the two is enough. optimizer: a name
     of `OPTIMIZERS`; it is torch's, so that nothing is compiled; optimizer_params: its further arguments.
     gradient_clipping: the largest norm of all gradients together; 0: any. offload_optimizer: state and step are on the
-    CPU; offload_params (stage 3): parameters, too. overlap_comm: gradients are reduced during the backward pass.
+    CPU; offload_params (stage 3): parameters, too. nvme_path: a folder where they are instead of in host memory; needs
+    DeepSpeed's `async_io`, which it compiles. overlap_comm: gradients are reduced during the backward pass.
+    zero_optimization: more entries of DeepSpeed's section of this name, such as `reduce_bucket_size`,
+    `contiguous_gradients`, or `offload_optimizer` with a `buffer_count`; merged with what the other arguments say.
     param_persistence_threshold (stage 3): smaller parameters, in elements, stay on all ranks once they are gathered;
     None: DeepSpeed's own, 100,000. bf16: compute in bfloat16, which inputs must have. entries: others of DeepSpeed's.
     Raises ValueError, with its name and value, for an argument that cannot be used.
@@ -82,13 +108,19 @@ def create_deepspeed_config(
         name = "offload_params" if offload_params else "param_persistence_threshold"
         raise ValueError(f"{name} needs stage 3, got stage={stage}")
 
+    if nvme_path is not None and not (offload_optimizer or offload_params):
+        raise ValueError(f"nvme_path must be None unless something is offloaded, got {nvme_path!r}")
+
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": bool(overlap_comm)}
+    place = {"device": "cpu"} if nvme_path is None else {"device": "nvme", "nvme_path": str(nvme_path)}
     if offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu"}
+        zero["offload_optimizer"] = dict(place)
     if offload_params:
-        zero["offload_param"] = {"device": "cpu"}
+        zero["offload_param"] = dict(place)
     if param_persistence_threshold is not None:
         zero["stage3_param_persistence_threshold"] = param_persistence_threshold
+    zero = _merged(zero, zero_optimization or {}, "zero_optimization")
+    _require_offload(zero)
     params: dict[str, Any] = {"lr": learning_rate, **(optimizer_params or {})}
     if optimizer in _TESTED:
         # else DeepSpeed compiles its own; and without adam_w_mode its "Adam" is AdamW
@@ -117,14 +149,50 @@ def create_deepspeed_config(
 def require_deepspeed_config(config: Any) -> None:
     """Raise `ValueError` for what DeepSpeed would ignore: unknown entries, unknown optimizers, and "auto"."""
     require("config", config, instance_of(dict, "a dict"))
-    for entry in config.keys() - ENTRIES:
-        similar = difflib.get_close_matches(str(entry), ENTRIES, n=1)
-        advice = f"; did you mean {similar[0]!r}?" if similar else ""
-        raise ValueError(f"config must have entries that DeepSpeed knows, got {entry!r}{advice}")
+    _require_known("config", config, ENTRIES)
+    for names, known in SECTIONS.items():
+        section: Any = config
+        for name in names:
+            section = section.get(name, {}) if isinstance(section, Mapping) else {}
+        if isinstance(section, Mapping):
+            _require_known("config" + "".join(f"[{name!r}]" for name in names), section, known)
     for place in _places_of_auto(config):
         raise ValueError(f"config[{place}] must be a value, got 'auto', which DeepSpeed ignores")
     if "optimizer" in config:
         _require_optimizer(config["optimizer"])
+
+
+def _require_known(place: str, section: Mapping[str, Any], known: Collection[str]) -> None:
+    for entry in section.keys() - known:
+        similar = difflib.get_close_matches(str(entry), known, n=1)
+        advice = f"; did you mean {similar[0]!r}?" if similar else ""
+        raise ValueError(f"{place} must have entries that DeepSpeed knows, got {entry!r}{advice}")
+
+
+def _merged(own: dict[str, Any], more: Any, place: str) -> dict[str, Any]:
+    """Return the section `own` with the entries of `more`, which may say nothing else than `own` does."""
+    require(place, more, instance_of(Mapping, "a dict"))
+    merged = dict(own)
+    for name, value in more.items():
+        if isinstance(own.get(name), dict):
+            merged[name] = _merged(own[name], value, f"{place}[{name!r}]")
+        elif name in own and own[name] != value:
+            raise ValueError(f"{place}[{name!r}] must be {own[name]!r}, as another argument says, got {value!r}")
+        else:
+            merged[name] = dict(value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _require_offload(zero: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for an offload that DeepSpeed would ignore, or refuse only once ranks have started."""
+    for name, least in (("offload_optimizer", 1), ("offload_param", 3)):
+        section = zero.get(name)
+        if not isinstance(section, Mapping) or section.get("device", "none") == "none":
+            continue
+        if zero["stage"] < least:
+            raise ValueError(f"zero_optimization[{name!r}] needs stage {least} or more, got stage={zero['stage']}")
+        if section["device"] == "nvme" and not section.get("nvme_path"):
+            raise ValueError(f"zero_optimization[{name!r}] must have an nvme_path with device 'nvme', got none")
 
 
 def compiles_optimizer(config: Mapping[str, Any]) -> bool:

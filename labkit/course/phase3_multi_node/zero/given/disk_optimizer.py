@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labkit.clusters.device import read, to_device, to_host, write
+from labkit.clusters.device import node_storage, read, to_device, to_host, write
 from labkit.course.phase3_multi_node.zero.given.optimizer_state import no_grad_loss
 
 
@@ -46,12 +46,17 @@ class DiskOptimizer(Optimizer):
                 if parameter.grad is None:
                     continue
                 path = self.folder / f"{number}.pt"
+                storage = node_storage() if getattr(parameter, "in_file", False) else None
+                if storage is not None:
+                    storage.read(parameter.nbytes)
                 if parameter in self._written:
                     self._inner.state[parameter] = self._moved(read(path), parameter, to_device)
                 self._inner.param_groups = [{**group, "params": [parameter]}]
                 self._inner.step()
                 write(self._moved(self._inner.state.pop(parameter), parameter, to_host), path)
                 self._written.add(parameter)
+                if storage is not None:
+                    storage.write(parameter.nbytes)
         self._inner.param_groups = groups
         return loss
 

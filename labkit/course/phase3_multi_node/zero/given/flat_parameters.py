@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from labkit.clusters.device import to_device, to_host
+from labkit.clusters.device import node_storage, to_device, to_host
 from labkit.torch_versions.collectives import all_gather_single
 
 
@@ -31,12 +32,15 @@ class FlatParameters:
         keep: bool,
         dtype: torch.dtype | None = None,
         offload: bool = False,
+        hybrid: ProcessGroup | None = None,
     ) -> None:
         """whole: the parameters' values, flat and padded. dtype: that of `full`. offload: keep `shard` in host memory.
 
+        hybrid: ranks that have the same part, each in a group of its own; None: there is none other.
         keys: one for each parameter, its key in a state. Raises ValueError if `whole` cannot be cut into equal parts.
         """
-        self.keys, self.parameters, self.group, self.offload = list(keys), list(parameters), group, offload
+        self.keys, self.parameters, self.offload = list(keys), list(parameters), offload
+        self.group, self.hybrid = group, hybrid
         self.sizes = [parameter.numel() for parameter in parameters]
         ranks, numel = dist.get_world_size(group), sum(self.sizes)
         if whole.dim() != 1 or len(whole) % ranks or not numel <= len(whole) < numel + ranks:
@@ -89,9 +93,20 @@ class FlatParameters:
         """Return whether the parameters can be read."""
         return self.full.numel() == 0 or self.full.untyped_storage().nbytes() > 0
 
+    def keep_in_file(self, path: Path) -> None:
+        """Move `shard` from host memory to a new file, which is mapped: pages that are not in use need no memory."""
+        shard = self.shard.detach()
+        self.shard.in_file = True  # type: ignore[attr-defined]  # read by DiskOptimizer
+        if node_storage() is not None or not shard.numel():
+            return  # a virtual rank's file is modelled by the time that it takes; an empty one cannot be mapped
+        mapped = torch.from_file(str(path), shared=True, size=shard.numel(), dtype=shard.dtype)
+        self.shard.data = mapped.copy_(shard)
+
     def own(self) -> Tensor:
         """Return this rank's part as it is sent: on the device, in the dtype of `full`."""
         shard = self.shard.detach()
+        if getattr(self.shard, "in_file", False) and (storage := node_storage()) is not None:
+            storage.read(shard.nbytes)
         return (to_device(shard, self.full.device) if self.offload else shard).to(self.full.dtype)
 
     def gather(self, part: Tensor | None = None) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,8 +86,22 @@ class ShardedModule(Sharding, nn.Module):
             dtype = self.dtype if whole.is_floating_point() and same[0] not in precise else None
             own = [key_of[parameter] for parameter in same]
             unit.flats.append(
-                FlatParameters(own, same, whole, self.group, keep=False, dtype=dtype, offload=self.offload)
+                FlatParameters(
+                    own, same, whole, self.group, keep=False, dtype=dtype, offload=self.offload, hybrid=self.hybrid
+                )
             )
+
+    def keep_in_files(self, folder: str | Path) -> None:
+        """Move shards from host memory to files of this rank's own folder, `folder/RANK`, such as on NVMe drives.
+
+        Raises ValueError unless they are in host memory (`cpu_offload`), OSError where no file can be written.
+        """
+        if not self.offload:
+            raise ValueError("keep_in_files moves shards from host memory: cpu_offload must be True, got False")
+        own = Path(folder) / os.environ.get("RANK", "0")
+        own.mkdir(parents=True, exist_ok=True)
+        for number, flat in enumerate(self.flats):
+            flat.keep_in_file(own / f"shard_{number:05}.bin")
 
     # Calls around units -----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from torch.distributed import ProcessGroup
 
 from labkit.course.phase3_multi_node.zero.given.flat_parameters import FlatParameters
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 
 class Unit:
     """A module and its parameters: `flats`, one for each dtype, trained and frozen ones apart."""
@@ -68,8 +70,7 @@ def batch_norm_parameters(module: nn.Module) -> set[nn.Parameter]:
     """Return the weights and biases that batch norms in `module` have: they need the dtype of the running statistics,
     which 8 bits of mantissa would round away. torch's first FSDP leaves them out of mixed precision, too.
     """
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-    norms = (part for part in module.modules() if isinstance(part, kinds))
+    norms = (part for part in module.modules() if isinstance(part, BATCH_NORMS))
     return {parameter for norm in norms for parameter in norm.parameters(recurse=False)}
 
 

@@ -40,9 +40,14 @@ def storage_at(checkpoint_dir: Any, format: str, group: ProcessGroup | None) -> 
     """Return the storage at a path or at an address of fsspec."""
     ranks = len(group_ranks(group))
     require("checkpoint_dir", checkpoint_dir, _DIRECTORY)
-    if re.match(r"[a-z][a-z0-9+]*://", str(checkpoint_dir)):
-        return FsspecStorage(str(checkpoint_dir))
-    return LocalStorage(checkpoint_dir, writers=ranks if format == "sharded" else 1)
+    return storage_in(checkpoint_dir, ranks if format == "sharded" else 1)
+
+
+def storage_in(folder: str | Path, writers: int = 1) -> Storage:
+    """Return the storage of a folder or an address of fsspec. writers: ranks of a node that write at the same time."""
+    if re.match(r"[a-z][a-z0-9+]*://", str(folder)):
+        return FsspecStorage(str(folder))
+    return LocalStorage(folder, writers)
 
 
 def check_save(step: Any, components: Any, metrics: Any, metric: str | None) -> None:

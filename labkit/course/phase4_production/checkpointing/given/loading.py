@@ -40,7 +40,7 @@ class LoadedState:
             elif name not in manifest["tree"]:
                 raise CheckpointError(f"{folder} has no component {name!r}, only {', '.join(manifest['tree'])}")
             elif flats := sharded.flats(component):
-                self._changes += _into_shards(component, flats, manifest["tree"][name], reader, rank)
+                self._changes += _into_shards(component, flats, manifest["tree"][name], reader)
             else:
                 self._changes.append(_loading(component, decode(manifest["tree"][name], reader.whole)))
 
@@ -93,10 +93,10 @@ def _loading(component: Any, state: Any) -> Callable[[], Any]:
     return partial(component.load_state_dict, state)
 
 
-def _into_shards(component: Any, flats: Any, tree: Any, reader: Reader, rank: int) -> list[Callable[[], Any]]:
+def _into_shards(component: Any, flats: Any, tree: Any, reader: Reader) -> list[Callable[[], Any]]:
     state = decode(tree, lambda entry: entry)
     if isinstance(component, ShardedModule):
-        return _into_module(component, state, reader, rank)
+        return _into_module(component, state, reader)
     optimizer = component.optimizer if isinstance(component, ShardedOptimizer) else component
     changes: list[Callable[[], Any]] = [optimizer.state.clear]
     for flat in flats:
@@ -105,7 +105,7 @@ def _into_shards(component: Any, flats: Any, tree: Any, reader: Reader, rank: in
             values = [entry[name] for entry in entries]
             if _is_sharded(name, values, flat):
                 value = torch.zeros(flat.shard.shape, dtype=first.dtype)
-                _fill(value, flat, values, reader, rank)
+                _fill(value, flat, values, reader)
             else:
                 value = reader.whole(first) if isinstance(first, TensorEntry) else first
             changes.append(partial(_set_state, optimizer, flat, name, value))
@@ -114,7 +114,7 @@ def _into_shards(component: Any, flats: Any, tree: Any, reader: Reader, rank: in
     return changes
 
 
-def _into_module(module: ShardedModule, state: Any, reader: Reader, rank: int) -> list[Callable[[], Any]]:
+def _into_module(module: ShardedModule, state: Any, reader: Reader) -> list[Callable[[], Any]]:
     own = module.module.state_dict(keep_vars=True)
     if missing := own.keys() - state.keys():
         raise CheckpointError(f"the checkpoint's module has no {', '.join(sorted(missing))}")
@@ -122,7 +122,7 @@ def _into_module(module: ShardedModule, state: Any, reader: Reader, rank: int) -
     changes: list[Callable[[], Any]] = []
     for flat in module.flats:
         value = torch.zeros(flat.shard.shape, dtype=flat.shard.dtype)
-        _fill(value, flat, [state[name_of[id(parameter)]] for parameter in flat.parameters], reader, rank)
+        _fill(value, flat, [state[name_of[id(parameter)]] for parameter in flat.parameters], reader)
         changes.append(partial(flat.shard.detach().copy_, value))
     for name, buffer in module.module.named_buffers():
         if name in own:
@@ -130,9 +130,9 @@ def _into_module(module: ShardedModule, state: Any, reader: Reader, rank: int) -
     return changes
 
 
-def _fill(value: Tensor, flat: Any, entries: list[TensorEntry], reader: Reader, rank: int) -> None:
+def _fill(value: Tensor, flat: Any, entries: list[TensorEntry], reader: Reader) -> None:
     for number, entry in enumerate(entries):
-        start, stop, at = Shard(flat, number, value).own_range(rank)
+        start, stop, at = Shard(flat, number, value).own_range()
         if stop > start:
             value[at : at + stop - start] = reader.range(entry, start, stop)
 

@@ -1,4 +1,7 @@
-"""The state of exercise 15's shards, under the names of the whole parameters: each rank has a range of each."""
+"""The state of exercise 15's shards, under the names of the whole parameters: each rank has a range of each.
+
+With hybrid sharding, replicas of a shard have the same range.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -29,13 +33,22 @@ class Shard:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.flat.parameters[self.number].shape)
 
-    def own_range(self, rank: int) -> tuple[int, int, int]:
+    def own_range(self) -> tuple[int, int, int]:
         """Return this rank's range of the parameter's elements, start and stop, and where it begins in `value`."""
-        begin = sum(self.flat.sizes[: self.number])
+        begin, rank = sum(self.flat.sizes[: self.number]), dist.get_rank(self.flat.group)
         low, high = rank * len(self.value), (rank + 1) * len(self.value)
         start = min(max(low - begin, 0), self.flat.sizes[self.number])
         stop = min(max(high - begin, start), self.flat.sizes[self.number])
         return start, stop, begin + start - low
+
+    def written_range(self) -> tuple[int, int, int]:
+        """Return the part of `own_range` that this rank writes: with hybrid sharding each replica has its share."""
+        start, stop, at = self.own_range()
+        if self.flat.hybrid is None:
+            return start, stop, at
+        rank, replicas = dist.get_rank(self.flat.hybrid), dist.get_world_size(self.flat.hybrid)
+        first, last = (start + (stop - start) * part // replicas for part in (rank, rank + 1))
+        return first, last, at + first - start
 
     def gathered(self) -> Tensor:
         """Return the whole tensor: all ranks call it."""

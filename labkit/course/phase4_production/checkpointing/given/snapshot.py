@@ -57,7 +57,7 @@ class Snapshot:
 
     def _reference(self, value: Any, path: str) -> dict[str, Any]:
         if isinstance(value, Shard) and not self._full:
-            start, stop, at = value.own_range(self._rank)
+            start, stop, at = value.written_range()
             if stop > start:
                 self.pieces.append(Piece(path, start, self._host(value.value[at : at + stop - start])))
             return tensor_reference(path, value.shape, value.value.dtype)

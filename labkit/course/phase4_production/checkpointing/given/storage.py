@@ -6,7 +6,8 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -98,7 +99,7 @@ class LocalStorage(Storage):
 
     def write(self, path: str, parts: Iterable[Part]) -> None:
         nbytes = 0
-        with open(self.root / path, "wb", buffering=0) as file:
+        with _naming(self.root / path), open(self.root / path, "wb", buffering=0) as file:
             for part in parts:
                 nbytes += part.nbytes if isinstance(part, (Hole, memoryview)) else len(part)
                 if isinstance(part, Hole):
@@ -114,7 +115,8 @@ class LocalStorage(Storage):
     def sync(self, path: str) -> None:
         descriptor = os.open(self.root / path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            with _naming(self.root / path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -149,3 +151,13 @@ class LocalStorage(Storage):
     def read_hole(self, nbytes: int) -> None:
         if self._modelled is not None:
             self._modelled.read(nbytes * min(self._writers, self._modelled.nproc_per_node))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Within the context, an error of an open file, such as a full disk, names its path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

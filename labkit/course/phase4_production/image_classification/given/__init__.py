@@ -8,7 +8,7 @@ main(trainer, image_trainer, arguments)  # the command
 
 from labkit.course.phase4_production.image_classification.given.arguments import check_memory
 from labkit.course.phase4_production.image_classification.given.blocks import checkpoint_blocks
-from labkit.course.phase4_production.image_classification.given.command import main
+from labkit.course.phase4_production.image_classification.given.program import main
 from labkit.course.phase4_production.image_classification.given.recipe import Recipe
 from labkit.course.phase4_production.image_classification.given.trainer_base import Choice, StepMetrics, TrainerBase
 

@@ -9,8 +9,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit.course.arguments import integer, number, one_of, optional, positive, require, trained_module
+from labkit.course.phase1_data_parallel.process_group.given import launchers
+from labkit.course.phase3_multi_node.zero.given.arguments import require_shard_ranks
 
-STRATEGIES = ("auto", "ddp", "fsdp")
+STRATEGIES = ("auto", "ddp", "fsdp", "hybrid")
+SHARDED = ("fsdp", "hybrid")
+"""Strategies whose ranks hold shards."""
 PRECISIONS = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """dtypes to compute in, by their names at the shell; None: that of the weights."""
 COMPRESSIONS = ("int8", "onebit", "powersgd", "topk")
@@ -25,6 +29,7 @@ def require_trainer(
     cpu_offload: bool,
     compression: Any,
     ema_decay: Any,
+    shard_ranks: Any,
 ) -> None:
     """Check the arguments of a `DistributedTrainer`."""
     if not dist.is_initialized():
@@ -36,11 +41,28 @@ def require_trainer(
     require("gradient_clip_val", gradient_clip_val, optional(positive))
     if isinstance(compression, str):
         require("compression", compression, one_of(*COMPRESSIONS))
-    if compression is not None and strategy == "fsdp":
-        raise ValueError(f"compression must be None with strategy 'fsdp', which reduces shards, got {compression!r}")
-    if cpu_offload and strategy == "ddp":
-        raise ValueError(f"cpu_offload must be False with strategy 'ddp', which has no shards, got {cpu_offload!r}")
+    if compression is not None and strategy in SHARDED:
+        why = f"with strategy {strategy!r}, which reduces shards"
+        raise ValueError(f"compression must be None {why}, got {compression!r}")
+    if shard_ranks is not None and strategy != "hybrid":
+        raise ValueError(f"shard_ranks must be None with strategy {strategy!r}, it is of 'hybrid', got {shard_ranks!r}")
+    shard_ranks_of(strategy, shard_ranks, dist.get_world_size())
+    if cpu_offload and strategy not in SHARDED:
+        reason = "has no shards" if strategy == "ddp" else "decides itself"
+        raise ValueError(f"cpu_offload must be False with strategy {strategy!r}, which {reason}, got {cpu_offload!r}")
     require("ema_decay", ema_decay, optional(number(above=0, below=1)))
+
+
+def shard_ranks_of(strategy: str, shard_ranks: int | None, world_size: int) -> int:
+    """Return the number of ranks that have a model in shards together; `shard_ranks` None: with "hybrid", a node's.
+
+    Raises ValueError if the ranks cannot be cut into such groups.
+    """
+    if strategy != "hybrid":
+        return world_size
+    ranks = launchers.ranks_on_machine() or world_size if shard_ranks is None else shard_ranks
+    require_shard_ranks(ranks, world_size)
+    return ranks
 
 
 def check_memory(num_parameters: Any, num_gpus: Any, memory_gb: Any, **at_least_0: float) -> None:

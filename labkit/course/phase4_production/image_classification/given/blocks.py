@@ -8,9 +8,7 @@ from typing import Any
 from torch import nn
 
 from labkit.course.phase3_multi_node.zero.given.unit_hooks import within_backward
-from labkit.course.phase3_multi_node.zero.given.units import unit_modules
-
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+from labkit.course.phase3_multi_node.zero.given.units import BATCH_NORMS, unit_modules
 
 
 def checkpoint_blocks(model: nn.Module, checkpoint: Callable[..., Any]) -> None:
@@ -23,7 +21,7 @@ def checkpoint_blocks(model: nn.Module, checkpoint: Callable[..., Any]) -> None:
 
 
 def _checkpointed(block: nn.Module, forward: Callable[..., Any], checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    norms = [module for module in block.modules() if isinstance(module, _NORMS)]
+    norms = [module for module in block.modules() if isinstance(module, BATCH_NORMS)]
 
     def once(*inputs: Any) -> Any:
         if not within_backward():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -56,10 +57,22 @@ class Progress:
         self.sampler, self.taken = sampler, 0
         self.epoch, self.best = 0, -1.0
         """Number of the epoch under way; best top-1 accuracy so far."""
+        self._seconds, self._began = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Time of the training so far: of this attempt, and of earlier ones up to the checkpoint that was loaded."""
+        return self._seconds + time.perf_counter() - self._began
+
+    def begin_attempt(self) -> None:
+        """Count the time of this attempt from now on."""
+        self._began = time.perf_counter()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "best": self.best, "sampler": self.sampler.state_dict(taken=self.taken)}
+        position = self.sampler.state_dict(taken=self.taken)
+        return {"epoch": self.epoch, "best": self.best, "seconds": self.seconds, "sampler": position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.epoch, self.best, self.taken = state["epoch"], state["best"], 0
+        self._seconds = state.get("seconds", 0.0)  # older checkpoints have none
         self.sampler.load_state_dict(state["sampler"])

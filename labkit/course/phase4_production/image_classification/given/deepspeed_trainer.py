@@ -17,6 +17,7 @@ from labkit.course.phase4_production.image_classification.given.components impor
 from labkit.course.phase4_production.image_classification.given.trainer_base import StepMetrics, Totals
 from labkit.course.phase4_production.image_classification.given.weight_average import float_buffers
 from labkit.course.phase4_production.monitoring.given.clocks import now
+from labkit.text_files import read_text
 
 STEPS, MICROBATCH = "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"
 
@@ -26,7 +27,7 @@ def deepspeed_config(file: str | Path, batch_size: int, learning_rate: float) ->
 
     Raises ValueError if the file is no such configuration, or has another batch size; OSError if it cannot be read.
     """
-    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    config = json.loads(read_text(Path(file)))
     require_deepspeed_config(config)
     if "optimizer" not in config:
         raise ValueError(f"{file}: an optimizer is missing, such as AdamW with torch_adam in its params")
@@ -75,7 +76,7 @@ class DeepSpeedTrainer:
             group["lr"] = learning_rate
 
     def train_step(self, batch: tuple[Tensor, Tensor]) -> StepMetrics:
-        """Take one step with this rank's inputs and targets. Its time includes communication."""
+        """Take one step with this rank's inputs and targets. Its time includes communication, which is not measured."""
         began = self.now()
         inputs, targets = (tensor.to(self.device).tensor_split(self.accumulation_steps) for tensor in batch)
         total = torch.zeros((), device=self.device)
@@ -86,9 +87,9 @@ class DeepSpeedTrainer:
             total += loss.detach() / self.accumulation_steps
         self.steps += 1
         seconds = self.now() - began
-        self.totals.add(len(batch[1]), seconds, 0.0)
+        self.totals.add(len(batch[1]), seconds, None)
         self.monitor.log_step_metrics(self.steps, total, len(batch[1]))
-        return StepMetrics(total, seconds, 0.0)
+        return StepMetrics(total, seconds, None)
 
     def make_alike(self) -> None:
         """Give all ranks the means of the norms' statistics."""
@@ -108,12 +109,13 @@ class DeepSpeedTrainer:
             self.extra["progress"].load_state_dict(state["progress"])
         return self.steps
 
-    def get_performance_metrics(self) -> dict[str, float]:
-        """Return means over ranks of a step's times, and of the most memory held."""
+    def get_performance_metrics(self) -> dict[str, float | None]:
+        """Return means over ranks of a step's times, and of the most memory held; None for what is not measured."""
         figures = self.totals.of_a_step()
-        means = torch.tensor(list(figures.values()), dtype=torch.float64, device=self.device)
+        measured = {name: value for name, value in figures.items() if value is not None}
+        means = torch.tensor(list(measured.values()), dtype=torch.float64, device=self.device)
         dist.all_reduce(means)
-        return dict(zip(figures, (means / self.ranks).tolist(), strict=True))
+        return {**figures, **dict(zip(measured, (means / self.ranks).tolist(), strict=True))}
 
     def close(self) -> None:
         """Write what the monitor has not written yet, and end the engine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,16 +13,20 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import AdamW, Optimizer
 
 from labkit.clusters.device import max_memory_allocated
 from labkit.course.phase3_multi_node.gradient_compression.given.compressor import Compressor
+from labkit.course.phase3_multi_node.zero.given.fsdp_trainer import sharding_mesh
 from labkit.course.phase3_multi_node.zero.given.units import default_device
 from labkit.course.phase4_production.checkpointing.given.storage import Storage
 from labkit.course.phase4_production.image_classification.given.arguments import (
     PRECISIONS,
+    SHARDED,
     require_batch,
     require_trainer,
+    shard_ranks_of,
 )
 from labkit.course.phase4_production.image_classification.given.components import CompressorState, average_over_ranks
 from labkit.course.phase4_production.image_classification.given.compressors import compressor_named
@@ -29,6 +34,7 @@ from labkit.course.phase4_production.image_classification.given.memory import de
 from labkit.course.phase4_production.image_classification.given.waits import Waits
 from labkit.course.phase4_production.image_classification.given.weight_average import WeightAverage, float_buffers
 from labkit.course.phase4_production.monitoring.given.clocks import now
+from labkit.course.phase4_production.monitoring.given.metrics import Metrics
 
 _ADAMW = partial(AdamW, lr=1e-3)
 
@@ -40,15 +46,15 @@ class StepMetrics(NamedTuple):
     """Mean over this rank's samples, before the step: one element, still on the device."""
     compute_time: float
     """Seconds of the step without `communication_time`."""
-    communication_time: float
-    """Seconds in which this rank waited for messages: exposed communication."""
+    communication_time: float | None
+    """Seconds in which this rank waited for messages: exposed communication. None where it is not measured."""
 
 
 class Choice(NamedTuple):
     """A strategy that fits."""
 
     strategy: str
-    """"ddp" or "fsdp"."""
+    """"ddp", "fsdp" or "hybrid"."""
     cpu_offload: bool
 
 
@@ -57,27 +63,30 @@ class Totals:
 
     def __init__(self) -> None:
         self._first, self.steps = True, 0
-        self._sums = {"samples": 0.0, "compute_time": 0.0, "communication_time": 0.0, "input_time": 0.0}
+        self._sums: dict[str, float | None] = dict.fromkeys(
+            ("samples", "compute_time", "communication_time", "input_time"), 0.0
+        )
         self.input_seconds = 0.0
         """Seconds spent waiting for the next batch."""
 
-    def add(self, samples: int, compute: float, communication: float) -> None:
-        """Count a step."""
+    def add(self, samples: int, compute: float, communication: float | None) -> None:
+        """Count a step. communication: None if it is not measured, in no step."""
         if not self._first:
             self.steps += 1
             for name, value in zip(self._sums, (samples, compute, communication, self.input_seconds), strict=True):
-                self._sums[name] += value
+                total = self._sums[name]
+                self._sums[name] = None if total is None or value is None else total + value
         self._first, self.input_seconds = False, 0.0
 
-    def of_a_step(self) -> dict[str, float]:
+    def of_a_step(self) -> dict[str, float | None]:
         """Return the means of samples, compute_time, communication_time and input_time (seconds), and peak_memory_gb.
 
-        The last one is the most that this rank has held: on its GPU, or its process without one. Raises RuntimeError
-        before the second step.
+        None for what is not measured. The last one is the most that this rank has held: on its GPU, or its process
+        without one. Raises RuntimeError before the second step.
         """
         if not self.steps:
             raise RuntimeError("there are no figures before the second step: the first one is not counted")
-        means = {name: value / self.steps for name, value in self._sums.items()}
+        means = {name: None if total is None else total / self.steps for name, total in self._sums.items()}
         return {**means, "peak_memory_gb": max_memory_allocated() / 1e9}
 
 
@@ -112,10 +121,13 @@ class TrainerBase:
         activation_gb: float = 0.0,
         storage: Storage | None = None,
         checkpoint_minutes: float = 30.0,
+        keep_checkpoints: int = 3,
+        shard_ranks: int | None = None,
+        metrics: Metrics = Metrics(),  # noqa: B008  # frozen
     ) -> None:
         require_trainer(
             model, strategy, mixed_precision, gradient_accumulation_steps, gradient_clip_val, cpu_offload, compression,
-            ema_decay,
+            ema_decay, shard_ranks,
         )  # fmt: skip
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.dtype = PRECISIONS[mixed_precision]
@@ -123,26 +135,43 @@ class TrainerBase:
         self.activation_checkpointing, self.loss_fn = activation_checkpointing, loss_fn
         self.device = default_device(None) if device is None else device
         self.strategy, self.cpu_offload = strategy, cpu_offload
+        self.reason = ""
+        """Why strategy "auto" is which one, a line; empty for others."""
         if strategy == "auto":
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            room_gb = device_memory_gb(self.device) if memory_gb is None else memory_gb
+            state_bytes = optimizer_bytes(make_optimizer, ema_decay is not None)
             self.strategy, self.cpu_offload = self.choose_strategy(
-                sum(parameter.numel() for parameter in model.parameters()),
-                self.ranks,
-                device_memory_gb(self.device) if memory_gb is None else memory_gb,
-                activation_gb,
-                optimizer_bytes(make_optimizer, ema_decay is not None),
-                unit_gb(model),
+                parameters, self.ranks, room_gb, activation_gb, state_bytes, unit_gb(model)
             )
+            self.reason = (
+                f"auto chose {self.strategy}{' with offload to the host' if self.cpu_offload else ''}: on each rank "
+                f"whole states take {parameters * (12 + state_bytes) / 1e9:.3g} GB and activations {activation_gb:.3g} "
+                f"GB, and there are {room_gb:.3g} GB"
+            )
+            if compression is not None and self.strategy in SHARDED:
+                raise ValueError(f"compression must be None where only fsdp fits, got {compression!r}: {self.reason}")
+        self.shard_group: ProcessGroup | None = None
+        """Ranks that have the model in shards together; None: all."""
+        self.replica_group: ProcessGroup | None = None
+        """With strategy "hybrid", ranks that have the same shard: one of each `shard_group`."""
+        if strategy == "hybrid":
+            mesh = sharding_mesh(self.device, self.ranks, shard_ranks_of(strategy, shard_ranks, self.ranks))
+            self.shard_group, self.replica_group = mesh.get_group("shard"), mesh.get_group("replicate")
         self.steps, self.totals = 0, Totals()
         """Steps done, in all attempts; sums over those of this process."""
         self.extra: dict[str, Any] = {}
         """More components of a checkpoint, by name."""
         self.scaler = self.scaler_type() if self.dtype == torch.float16 else None
         self.compressor = compressor_named(compression, self.compressors)
-        self.monitor = self.monitor_type(self.rank, self.ranks, log_dir=log_dir, device=self.device)
+        metrics = replace(metrics, log_dir=None if log_dir is None else str(log_dir))
+        self.monitor = metrics.monitor(self.monitor_type, self.rank, self.ranks, device=self.device)
         self.log_dir = log_dir
         self.checkpointer: Any = None
         if checkpoint_dir is not None:
-            options = {"checkpoint_interval_minutes": checkpoint_minutes, "storage": storage}
+            options = {
+                "keep_last_n": keep_checkpoints, "checkpoint_interval_minutes": checkpoint_minutes, "storage": storage
+            }  # fmt: skip
             self.checkpointer = self.checkpointer_type(checkpoint_dir, metric="is_best", mode="max", **options)
         self.model = self.wrap(model.to(self.device))
         self.waits = Waits(self.model, self.monitor.timed, self.now)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from labkit.course.phase3_multi_node.zero.given.units import BATCH_NORMS
+
 KEY = "average"
 """Key of a parameter's average in the optimizer's state."""
 
@@ -20,6 +22,18 @@ KEY = "average"
 def float_buffers(model: nn.Module) -> list[Tensor]:
     """Return the buffers that are averages themselves: means and variances of norms."""
     return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+
+
+def weigh_norm_statistics(model: nn.Module, steps: int) -> None:
+    """Let norms weigh the next batch by 1 / (steps + 1) until that is the momentum they were made with.
+
+    So their running statistics are means of the batches so far. Torch's begin as mean 0 and variance 1, and after 20
+    steps with a momentum of 0.1 an eighth of that is left: in evaluation the network then guesses.
+    """
+    for module in model.modules():
+        if isinstance(module, BATCH_NORMS) and module.momentum is not None:
+            usual = module.__dict__.setdefault("usual_momentum", module.momentum)
+            module.momentum = max(usual, 1 / (steps + 1))
 
 
 class WeightAverage:

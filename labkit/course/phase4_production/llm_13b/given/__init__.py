@@ -8,6 +8,7 @@ Recomputed(block, checkpoint)            # a block whose activations are compute
 tokens_of_step(plan, step)               # the global batch of a step, the same on all ranks
 Report                                   # what `train` returns
 held_out_loss(model, windows), trigram_loss(windows)
+main(llm_13b, arguments)                 # the command; llm_13b: this module
 """
 
 from labkit.course.phase4_production.checkpointing.given.manifest import checkpoint_folders
@@ -22,6 +23,7 @@ from labkit.course.phase4_production.llm_13b.given.plans import (
     check_plan,
     with_layers,
 )
+from labkit.course.phase4_production.llm_13b.given.program import main
 from labkit.course.phase4_production.llm_13b.given.recomputed import Recomputed
 from labkit.course.phase4_production.llm_13b.given.report import Report, whole_model
 from labkit.course.phase4_production.llm_13b.given.slices import (
@@ -52,6 +54,7 @@ __all__ = [
     "extended",
     "extended_bytes",
     "held_out_loss",
+    "main",
     "measured",
     "slices",
     "tokens_of_step",

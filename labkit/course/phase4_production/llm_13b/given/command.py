@@ -3,46 +3,99 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from labkit.course.arguments import integer, positive
+from labkit.course.phase4_production.checkpointing.given.errors import CheckpointError
 from labkit.course.phase4_production.llm_13b.given.plans import TrainingPlan
 from labkit.course.phase4_production.llm_13b.given.report import Report
+from labkit.course.phase4_production.monitoring.given.metrics import Metrics, PortInUse, add_options
+from labkit.course.training_run.console import ranks_text
+from labkit.course.training_run.folders import Begun, Folders
+from labkit.course.training_run.options import (
+    ProgramParser,
+    RunRefused,
+    add_run_options,
+    checked,
+    is_restart,
+    refuse,
+    refuse_on_this_rank,
+    require_run_options,
+)
+from labkit.course.training_run.run import TrainingEnds, TrainingRun
 from labkit.data.source_text import VOCAB
 from labkit.predict import Plan, Transformer
 
 PRECISIONS = ("no", "bf16")
+_FIXED = ("model", "sequence", "tensor_parallel", "pipeline_parallel", "zero", "mixed_precision", "seed")
+"""What a checkpoint cannot be loaded without, or what would make another training of it."""
+_CHANGEABLE = (
+    "steps", "global_batch_size", "microbatch_size", "activation_checkpointing", "lr", "warmup_steps",
+)  # fmt: skip
+"""Options that decide how the training goes, too: a resumed run names those that differ."""
+_from_1, _from_0 = checked(int, integer(at_least=1)), checked(int, integer(at_least=0))
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command's options."""
-    made = argparse.ArgumentParser(
-        prog="llm_13b", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    """Return the parser of the options for training."""
+    made = ProgramParser(
+        prog="llm_13b",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="From a checkpoint: generate --help, evaluate --help, export --help.",
     )
     add = made.add_argument
     add("--model", type=model_sizes, default="2x64x4", metavar="LAYERSxWIDTHxHEADS", help="40x5120x40: 13 billion")
-    add("--sequence", type=int, default=32, help="tokens of a sample; a token is a byte of source text")
-    add("--steps", type=int, default=100)
-    add("--tensor-parallel", type=int, default=1, metavar="RANKS", help="ranks that share each matrix")
-    add("--pipeline-parallel", type=int, default=1, metavar="RANKS", help="stages; other ranks are data-parallel")
-    add("--global-batch-size", type=int, default=32, help="samples of a step, on all ranks")
-    add("--microbatch-size", type=int, default=4, help="samples of a forward pass")
+    add("--sequence", type=_from_1, default=32, help="tokens of a sample; a token is a byte of source text")
+    add("--steps", type=_from_1, default=100)
+    add("--tensor-parallel", type=_from_1, default=1, metavar="RANKS", help="ranks that share each matrix")
+    add("--pipeline-parallel", type=_from_1, default=1, metavar="RANKS", help="stages; other ranks are data-parallel")
+    add("--global-batch-size", type=_from_1, default=32, help="samples of a step, on all ranks")
+    add("--microbatch-size", type=_from_1, default=4, help="samples of a forward pass")
     add("--zero", type=int, choices=(0, 1), default=1, help="1: data-parallel ranks share the optimizer's state")
     add("--activation-checkpointing", action="store_true", help="each block is computed again in the backward pass")
     add("--mixed-precision", choices=PRECISIONS, default="no")
-    add("--lr", type=float, default=6e-4)
-    add("--warmup-steps", type=int, default=100)
-    add("--checkpoint-dir", default=None, help="training goes on from the latest checkpoint in it")
-    add("--checkpoint-steps", type=int, default=0, help="between checkpoints; 0: none")
-    add("--held-out", type=int, default=0, metavar="WINDOWS", help="of held-out text, to test the model at the end")
-    add("--seed", type=int, default=0)
+    add("--lr", type=checked(float, positive), default=6e-4)
+    add("--warmup-steps", type=_from_0, default=100, help="at most all steps")
+    add_run_options(add)
+    add_options(add)
+    add("--checkpoint-steps", type=_from_0, default=0, help="between checkpoints; 0: only on SIGTERM")
+    add("--held-out", type=_from_0, default=0, metavar="WINDOWS", help="of held-out text, to test the model at the end")
+    add("--seed", type=_from_0, default=0)
     return made
+
+
+def require_options(options: argparse.Namespace) -> None:
+    """Raise `RunRefused` for options that do not go together. Looks at no file."""
+    require_run_options(options)
+    layers, width, heads = options.model
+    if options.checkpoint_steps and options.checkpoint_dir is None:
+        raise RunRefused("--checkpoint-steps needs --checkpoint-dir")
+    if width % heads:
+        raise RunRefused(f"--model {layers}x{width}x{heads}: a width of {width} does not divide into {heads} heads")
+    if heads % options.tensor_parallel:
+        raise RunRefused(f"--tensor-parallel {options.tensor_parallel} does not divide {heads} heads")
+
+
+def require_files(options: argparse.Namespace) -> None:
+    """Raise `RunRefused` if a folder has an earlier run, on this machine."""
+    if not options.resume and not options.overwrite:
+        _folders(options).require_unused()
+
+
+def _folders(options: argparse.Namespace) -> Folders:
+    return Folders(options.checkpoint_dir, Metrics.folders(options), options.log_file)
 
 
 def model_sizes(text: str) -> tuple[int, int, int]:
@@ -57,17 +110,64 @@ def model_sizes(text: str) -> tuple[int, int, int]:
 def main(llm_13b: Any, words: Sequence[str] | None = None) -> Report:
     """Train as the options say, and print the results on the first rank. Return this rank's report.
 
-    llm_13b: the module of exercise 26.
+    llm_13b: the module of exercise 26. Exits with status 2 and one line for wrong arguments, with 143 after SIGTERM.
     """
     options = parser().parse_args(words)
-    if options.checkpoint_steps and options.checkpoint_dir is None:
-        parser().error("--checkpoint-steps needs --checkpoint-dir")
-    _join()
     try:
-        plan = plan_of(options, dist.get_world_size())
+        require_options(options)
+        metrics = Metrics.of(options)
+        join()
+        plan = plan_of(options, dist.get_world_size(), metrics)
+    except PortInUse as error:
+        refuse_on_this_rank(f"llm_13b: {error}")
     except ValueError as error:
         parser().error(str(error))
-    report: Report = llm_13b.train(plan)
+    try:
+        report = _train(llm_13b, plan, options)
+    except RunRefused as error:  # as the next two, on all ranks alike
+        dist.destroy_process_group()
+        refuse(f"llm_13b: {error}")
+    except CheckpointError as error:
+        if dist.get_rank() == 0:
+            print(f"llm_13b: {error}", file=sys.stderr)
+        dist.destroy_process_group()
+        raise SystemExit(1) from None
+    except TrainingEnds as end:
+        dist.destroy_process_group()
+        raise SystemExit(end.status) from None
+    dist.destroy_process_group()
+    return report
+
+
+def _train(llm_13b: Any, plan: TrainingPlan, options: argparse.Namespace) -> Report:
+    """Train on the ranks of the group. Raises `RunRefused`, `CheckpointError` and `TrainingEnds`."""
+    run, folders = TrainingRun(options.keep, saves=options.checkpoint_dir is not None), _folders(options)
+    run.plan = plan
+    decisive = {name: value for name, value in vars(options).items() if name in (*_FIXED, *_CHANGEABLE)}
+    decisive["ranks"] = dist.get_world_size()
+    resume = options.resume or is_restart()
+    begun = Begun(*run.together(
+        lambda: folders.begin("llm_13b", decisive, _FIXED, resume, options.overwrite and not resume)
+    ))  # fmt: skip
+    with run.console_on(options.log_file) as console:
+        layout = plan.layout
+        console.line(
+            "start",
+            f"{plan.model.name}, {plan.model.parameters:,.0f} parameters; data {layout.data} x pipeline "
+            f"{layout.pipeline} x tensor {layout.tensor} on {ranks_text(dist.get_world_size())}; {plan.steps} steps of "
+            f"{layout.batch * plan.model.sequence:,} tokens",
+            options=decisive,
+        )  # fmt: skip
+        begun.say(console)
+        if resume and not begun.resumes:
+            console.line("begin", "begins at step 0: there is no checkpoint yet", step=0)
+        run.resumes = begun.resumes
+        try:
+            with run.running():
+                report: Report = llm_13b.train(plan)
+        except TrainingEnds as end:
+            console.line("end", str(end))
+            raise
     last = max(report.losses, default=-1)
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, (last, report.losses.get(last), report.peak_bytes))
@@ -83,11 +183,10 @@ def main(llm_13b: Any, words: Sequence[str] | None = None) -> Report:
             "peak_gb": max(peak for *_, peak in gathered) / 1e9,
         }
         print(json.dumps(result))
-    dist.destroy_process_group()
     return report
 
 
-def plan_of(options: argparse.Namespace, world_size: int) -> TrainingPlan:
+def plan_of(options: argparse.Namespace, world_size: int, metrics: Metrics) -> TrainingPlan:
     """Return the plan for that many ranks. Raises `ValueError`, which names the options that do not fit."""
     layers, width, heads = options.model
     tensor, pipeline = options.tensor_parallel, options.pipeline_parallel
@@ -121,16 +220,25 @@ def plan_of(options: argparse.Namespace, world_size: int) -> TrainingPlan:
         checkpoint_dir=options.checkpoint_dir,
         checkpoint_every=options.checkpoint_steps,
         held_out=options.held_out,
+        metrics=metrics,
         seed=options.seed,
     )
 
 
-def _join() -> None:
-    """Join the group; tensors are made on this rank's GPU, if all ranks of the node have one."""
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+def join() -> None:
+    """Join the group, that of a single rank without a launcher.
+
+    Tensors are made on this rank's GPU, if all ranks of the node have one.
+    """
+    backend = "gloo"
+    if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         torch.set_default_device(device)
-        dist.init_process_group("nccl")
+        backend = "nccl"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
     else:
-        dist.init_process_group("gloo")
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from labkit.course.phase4_production.checkpointing.given import agreement
+from labkit.course.training_run.run import current_run
 
 
 def exchange(value: Any, group: ProcessGroup | None = None) -> list[Any]:
@@ -35,8 +36,14 @@ class MeshCheckpoints:
         place = trainer.mesh.coordinates()
         folder = Path(checkpoint_dir) / f"pp{place.pp}_tp{place.tp}"
         folder.mkdir(parents=True, exist_ok=True)
-        self.checkpointer = self.checkpointer_type(str(folder), group=trainer.mesh.groups["dp"])
-        """Checkpointer of this rank's place, for its data-parallel group. It keeps the last three checkpoints."""
+        run = current_run()
+        self.checkpointer = self.checkpointer_type(
+            str(folder), 3 if run is None else run.keep, group=trainer.mesh.groups["dp"]
+        )
+        """Checkpointer of this rank's place, for its data-parallel group. It keeps the last three checkpoints, or as
+        many as the program's --keep says."""
+        if run is not None:
+            run.save = self.save
         stages = nn.ModuleList(stage.module for stage in trainer.stages)
         self.components = {"model": stages, "optimizer": trainer.optimizer}
         """Model and optimizer of this rank's place."""

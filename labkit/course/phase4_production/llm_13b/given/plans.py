@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from labkit.course.arguments import Rule, instance_of, integer, positive, require
+from labkit.course.phase4_production.monitoring.given.metrics import Metrics
 from labkit.hardware import Topology
 from labkit.models.gpt import GPTConfig
 from labkit.predict import Plan, Transformer
@@ -65,6 +66,8 @@ class TrainingPlan:
     train_bytes: int | None = None
     """Text to train on, from the beginning; None: all."""
     seed: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
+    """Where a monitor writes the metrics of each step; without a destination there is none."""
 
     @property
     def config(self) -> GPTConfig:

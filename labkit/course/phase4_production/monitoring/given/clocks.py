@@ -1,4 +1,4 @@
-"""Time, memory and utilization of this rank's device, read without making it wait."""
+"""Time and memory of this rank's device, read without making it wait."""
 
 from __future__ import annotations
 
@@ -56,13 +56,3 @@ def now(device: torch.device) -> float:
 def memory_allocated() -> int:
     """Return the bytes of this rank's tensors on its GPU; of its process, where it has none."""
     return devices.memory_allocated()
-
-
-def gpu_percent(device: torch.device) -> int | None:
-    """Return NVML's utilization of the GPU in percent; None without a GPU, or without the package `nvidia-ml-py`."""
-    if device.type != "cuda":
-        return None
-    try:
-        return int(torch.cuda.utilization(device))
-    except (ImportError, RuntimeError, OSError):
-        return None

@@ -1,4 +1,4 @@
-"""Sink for Prometheus: gauges that it scrapes from each rank's port."""
+"""Sink for Prometheus: gauges and histograms that it scrapes from each rank's port."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 from labkit import page_server
-from labkit.course.phase4_production.monitoring.given.records import Alarm, StepRecord
+from labkit.course.phase4_production.monitoring.given.records import OPERATION_BOUNDS, Alarm, Evaluation, StepRecord
+from labkit.installing import how_to_install
 from labkit.page_server import Anyone, Page, PageServer, SameUser
 
 
@@ -25,7 +26,8 @@ class PrometheusSink:
         try:
             import prometheus_client as client
         except ImportError:
-            raise ImportError("PrometheusSink needs the package: pip install prometheus-client") from None
+            how = how_to_install("prometheus-client", "ranks")
+            raise ImportError(f"PrometheusSink needs the package prometheus-client: {how}") from None
         self.registry = registry or client.CollectorRegistry()
 
         def gauge(name: str, text: str) -> Any:
@@ -38,8 +40,21 @@ class PrometheusSink:
         self._communication = gauge("communication_time_seconds", "Time of the last step's communication")
         self._input = gauge("input_time_seconds", "Time that the last step waited for input")
         self._loss = gauge("training_loss", "Loss of the last step")
-        self._gpu = client.Gauge(
-            "gpu_utilization_percent", "Utilization of this rank's GPU, by NVML", ["rank"], registry=self.registry
+        texts = {
+            "gpu_utilization_percent": "Utilization of this rank's GPU, by NVML",
+            "gpu_memory_used_bytes": "Memory of this rank's GPU in use, by NVML",
+            "gpu_temperature_celsius": "Temperature of this rank's GPU, by NVML",
+        }
+        self._gpu = [client.Gauge(name, text, ["rank"], registry=self.registry) for name, text in texts.items()]
+        self._operations = client.Histogram(
+            "communication_operation_seconds",
+            "Seconds that this rank waited in a call of torch.distributed",
+            ["operation", "rank"],
+            registry=self.registry,
+            buckets=OPERATION_BOUNDS,
+        )
+        self._evaluation = client.Gauge(
+            "evaluation", "Figures of the last evaluation", ["figure", "rank"], registry=self.registry
         )
         self._alarms = client.Counter("training_alarms", "Alarms", ["cause", "rank"], registry=self.registry)
         self._server = None
@@ -63,8 +78,19 @@ class PrometheusSink:
         self._communication.set(record.communication_seconds)
         self._input.set(record.input_seconds)
         self._loss.set(record.loss)
-        if record.gpu_percent is not None:
-            self._gpu.labels(self._rank).set(record.gpu_percent)
+        for gauge, value in zip(
+            self._gpu, (record.gpu_percent, record.gpu_memory_bytes, record.gpu_celsius), strict=True
+        ):
+            if value is not None:
+                gauge.labels(self._rank).set(value)
+        for name, calls in (record.operations or {}).items():
+            histogram = self._operations.labels(name, self._rank)
+            for seconds in calls:
+                histogram.observe(seconds)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        for name, value in evaluation.figures.items():
+            self._evaluation.labels(name, self._rank).set(value)
 
     def alarm(self, alarm: Alarm) -> None:
         self._alarms.labels(alarm.cause, str(alarm.rank)).inc()

@@ -1,9 +1,12 @@
-"""Records of a monitor: a step of a rank, a rank's summary of an interval, and alarms."""
+"""Records of a monitor: a step of a rank, a rank's summary of an interval, evaluations, and alarms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+OPERATION_BOUNDS = (*(digit * 10.0**power for power in range(-5, 1) for digit in (1, 2, 5)), 10.0)
+"""Upper bounds of a histogram of seconds by call, from 10 microseconds to 10 seconds. One more bin has the rest."""
 
 
 class StepRecord(NamedTuple):
@@ -22,7 +25,13 @@ class StepRecord(NamedTuple):
     input_seconds: float
     memory_bytes: int
     gpu_percent: int | None = None
-    """Utilization by NVML; None where it is not known."""
+    """Utilization by NVML; None where it is not measured, as are the next two."""
+    gpu_memory_bytes: int | None = None
+    """Memory of the GPU in use, by all processes and CUDA itself, by NVML."""
+    gpu_celsius: int | None = None
+    """Temperature of the GPU, by NVML."""
+    operations: Mapping[str, Sequence[float]] | None = None
+    """Seconds that the rank waited in each call of torch.distributed, by operation, such as `all_reduce`."""
 
 
 class Summary(NamedTuple):
@@ -58,6 +67,17 @@ class Alarm(NamedTuple):
     """Name of the tensor that differs."""
 
 
+class Evaluation(NamedTuple):
+    """Figures of a model that was tested, of all ranks together."""
+
+    time: float
+    """Seconds since the epoch."""
+    step: int
+    """Steps that were done."""
+    figures: Mapping[str, float]
+    """By name: loss, top1, ..."""
+
+
 class Sink(Protocol):
     """Receives what a monitor records."""
 
@@ -66,6 +86,20 @@ class Sink(Protocol):
     def alarm(self, alarm: Alarm) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class EvaluationSink(Sink, Protocol):
+    """A sink that receives evaluations, too: the first rank's does."""
+
+    def evaluation(self, evaluation: Evaluation) -> None: ...
+
+
+@runtime_checkable
+class BufferedSink(Sink, Protocol):
+    """A sink that keeps figures for a while before they are in its file."""
+
+    def flush(self) -> None: ...
 
 
 def first_steps(verdicts: Mapping[int, str]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from labkit.course.phase4_production.monitoring.given.records import Alarm, StepRecord
+from labkit.course.phase4_production.monitoring.given.records import Alarm, Evaluation, StepRecord
 
 
 class StructuredLog:
@@ -23,6 +23,9 @@ class StructuredLog:
             "throughput": record.samples_per_second,
         }
         self._logger.info("%s", json.dumps(fields))
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self._logger.info("%s", json.dumps({"step": evaluation.step, **evaluation.figures}))
 
     def alarm(self, alarm: Alarm) -> None:
         self._logger.warning("%s", json.dumps(alarm._asdict()))

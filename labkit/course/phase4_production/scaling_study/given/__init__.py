@@ -7,6 +7,7 @@ ScalingPoint, Cost             # a measurement with its efficiency; an epoch's
 fit_law, Fit                   # least squares, and the result
 Row, report                    # a line of the report; Markdown, HTML, JSON, CSV
 predicted                      # measurements by the formulas of `labkit.predict`
+bus_bandwidths                 # GB/s of each collective, measured
 append, read                   # the file of `labkit bench scaling`
 """
 
@@ -18,6 +19,7 @@ from labkit.course.phase4_production.scaling_study.given.arguments import (
     check_strategy,
     check_study,
 )
+from labkit.course.phase4_production.scaling_study.given.bandwidth import bus_bandwidths
 from labkit.course.phase4_production.scaling_study.given.benchmark import Benchmark, origin_here
 from labkit.course.phase4_production.scaling_study.given.files import append, read
 from labkit.course.phase4_production.scaling_study.given.laws import Fit, curve_name, fit_curves, fit_law
@@ -50,6 +52,7 @@ __all__ = [
     "ScalingPoint",
     "Workload",
     "append",
+    "bus_bandwidths",
     "check_epoch",
     "check_format",
     "check_global_batch",

@@ -15,7 +15,8 @@ def predicted(
 ) -> list[Measurement]:
     """Return the prediction for each cluster, all of whose GPUs are for data parallelism.
 
-    plan: its options; batch, microbatch and data ranks follow. batch_size: samples of each GPU.
+    plan: its options; batch, microbatch and data ranks follow. batch_size: samples of each GPU. Memory is what torch
+    allocates, as it is measured on ranks, without what CUDA's and NCCL's own context takes.
     """
     measurements = []
     for cluster in clusters:
@@ -31,7 +32,7 @@ def predicted(
                 batch_size,
                 (made.step_seconds,),
                 (made.step_seconds - exposed,),
-                int(made.memory.total + made.memory.reserved),
+                int(made.memory.total),
                 made.model.units_per_sample,
                 cluster.name,
                 made.model.name,

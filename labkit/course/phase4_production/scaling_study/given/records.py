@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -49,6 +49,8 @@ class Measurement:
     tokens_per_sample: int = 1
     cluster: str = ""
     model: str = ""
+    gb_per_s: Mapping[str, float] = field(default_factory=dict)
+    """Bus bandwidth of collectives on the same ranks, in 1e9 bytes per second, by operation; empty: not measured."""
 
     @property
     def seconds(self) -> float:
@@ -74,7 +76,8 @@ class Measurement:
         """Return the measurement in plain data, as of `to_plain`. Raises ValueError for data of another form."""
         try:
             times = {name: tuple(map(float, data[name])) for name in ("step_seconds", "compute_seconds")}
-            measurement = cls(**{**data, **times})
+            bandwidths = {name: float(value) for name, value in dict(data.get("gb_per_s", {})).items()}
+            measurement = cls(**{**data, **times, "gb_per_s": bandwidths})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a measurement: {error}") from None
         if measurement.origin not in ORIGINS:

@@ -6,17 +6,22 @@ import csv
 import html
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from labkit.course.phase4_production.scaling_study.given.laws import Fit
 from labkit.course.phase4_production.scaling_study.given.records import Measurement, ScalingPoint
 from labkit.trace import views
 
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+VARIANTS = ("compression", "hierarchy")
+"""Variants of a strategy, which are measured as strategies of their own: `ddp+compression`."""
 FORMATS = ("markdown", "html", "json", "csv")
 ORIGIN_NOTE = (
-    "real: clocks of real ranks. virtual: the virtual cluster's modelled clock. predict: formulas, nothing was run."
+    "real: clocks of real ranks. virtual: the virtual cluster's modelled clock. predict: formulas, nothing was run. "
+    "overhead: exposed communication as a share of the step, and the same with compressed gradients or a "
+    "hierarchical all-reduce; utilization is the rest. GB/s: bus bandwidth. An empty cell was not measured."
 )
 
 
@@ -29,15 +34,19 @@ class Row:
     """Throughput of all ranks together."""
     ratio: float
     """Exposed communication over computing time."""
+    others: Mapping[str, float] = field(default_factory=dict)
+    """Overhead of the same steps with other communication, "compression" or "hierarchy", where it was measured."""
 
     @property
     def measurement(self) -> Measurement:
         return self.point.measurement
 
     def to_plain(self) -> dict[str, Any]:
-        """Return all figures by name: columns of CSV, and objects of JSON."""
+        """Return all figures by name: columns of CSV, and objects of JSON. None: not measured."""
         of = self.measurement
         rate = self.samples_per_second
+        collectives = {f"{name}_gb_per_s": of.gb_per_s.get(name) for name in COLLECTIVES}
+        others = {f"overhead_with_{name}": self.others.get(name) for name in VARIANTS}
         return {
             "scaling": self.point.scaling,
             "origin": of.origin,
@@ -52,16 +61,39 @@ class Row:
             "samples_per_second": rate,
             "samples_per_second_per_gpu": rate / of.world_size,
             "tokens_per_second": rate * of.tokens_per_sample,
-            "memory_gb": of.memory_bytes / 1e9,
-            "utilization": min(1.0, of.computing / of.seconds),
+            "memory_gb": of.memory_bytes / 1e9 if of.memory_bytes else None,
+            "utilization": 1 - overhead(of),
+            "overhead": overhead(of),
+            **others,
+            **collectives,
             "communication_to_computation": self.ratio,
             "efficiency": self.point.efficiency,
         }
 
 
+def overhead(measurement: Measurement) -> float:
+    """Return exposed communication as a share of the step. Not below 0, whatever the clock's noise."""
+    return max(0.0, 1 - measurement.computing / measurement.seconds)
+
+
+def with_others(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each with the overheads of the rows of its strategy's variants, such as `ddp+compression`."""
+
+    def key(of: Measurement, strategy: str) -> tuple[Any, ...]:
+        return of.origin, of.cluster, of.model, of.world_size, of.batch_size, strategy
+
+    known = {key(row.measurement, row.measurement.strategy): overhead(row.measurement) for row in rows}
+    found = []
+    for row in rows:
+        keys = {name: key(row.measurement, f"{row.measurement.strategy}+{name}") for name in VARIANTS}
+        found.append(replace(row, others={name: known[own] for name, own in keys.items() if own in known}))
+    return found
+
+
 HEADINGS = (
     "times", "strategy", "GPUs", "batch/GPU", "step, ms", "spread", "exposed, ms", "samples/s", "per GPU", "tokens/s",
-    "GB/GPU", "utilization", "comm/comp", "efficiency",
+    "GB/GPU", "utilization", "overhead", *(f"with {name}" for name in VARIANTS),
+    *(f"{name.replace('_', '-')}, GB/s" for name in COLLECTIVES), "comm/comp", "efficiency",
 )  # fmt: skip
 
 
@@ -82,6 +114,9 @@ def cells(row: Row) -> list[str]:
         tokens,
         f"{plain['memory_gb']:.2f}" if of.memory_bytes else "",
         f"{plain['utilization']:.1%}",
+        f"{plain['overhead']:.1%}",
+        *("" if row.others.get(name) is None else f"{row.others[name]:.1%}" for name in VARIANTS),
+        *(f"{of.gb_per_s[name]:,.3g}" if name in of.gb_per_s else "" for name in COLLECTIVES),
         f"{row.ratio:.3f}",
         f"{row.point.efficiency:.1%}",
     ]
@@ -89,6 +124,7 @@ def cells(row: Row) -> list[str]:
 
 def report(rows: Sequence[Row], fits: Sequence[tuple[str, Fit]], format: str) -> str:
     """Return the report; fits come with the name of their curve. Raises ValueError for another format."""
+    rows = with_others(rows)
     if format == "json":
         named = [{"curve": name, **asdict(fit)} for name, fit in fits]
         return json.dumps({"points": [row.to_plain() for row in rows], "fits": named}, indent=2) + "\n"

@@ -116,10 +116,21 @@ export class Course {
     return element("span", {}, " ", button, problem);
   }
 
+  // how many submissions the exercise took others
+  others(exercise) {
+    const others = this._of(exercise)?.others;
+    if (!others) return "";
+    const needed = `${others.attempts} ${others.attempts === 1 ? "submission" : "submissions"}`;
+    return element("span", { class: "labkit-others" }, `Of ${others.complete} with all marks half needed ${needed} or fewer.`);
+  }
+
+  _of(exercise) {
+    return this.assignment(exercise)?.notebooks.find((one) => one.notebook === exercise.notebook);
+  }
+
   // marks that have come back, with a link to the feedback. page: address of the course's page
   marks(exercise, page) {
-    const { notebooks } = this.assignment(exercise) ?? { notebooks: [] };
-    const marks = notebooks.find((one) => one.notebook === exercise.notebook)?.marks;
+    const marks = this._of(exercise)?.marks;
     if (!marks) return "";
     const attributes = { href: `${page}${marks.feedback}`, target: "_blank", rel: "noopener" };
     attributes["aria-label"] = `Feedback on ${exercise.label}`;

@@ -231,6 +231,7 @@ export function home({ Widget }, { ABCWidgetFactory, DocumentWidget }, services)
         element("span", { class: "labkit-points" }, `${one.points} points`),
         bar,
         facts.classroom ? this._course.marks(one, facts.classroom.address) : "",
+        this._course.others(one),
         element("span", { class: "labkit-state" }, state.join(" · ")),
       );
     }

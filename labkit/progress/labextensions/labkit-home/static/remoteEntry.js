@@ -16,13 +16,16 @@ var _JUPYTERLAB;
     },
     get: async () => {
       const part = (name) => import(new URL(name, here).href);
-      const parts = ["home.js", "search.js", "guides.js", "lines.js", "stored.js", "place.js"];
-      const [{ home }, { search }, { guides }, { lines }, { stored }, { place }] = await Promise.all(parts.map(part));
+      const parts = ["home.js", "search.js", "guides.js", "lines.js", "stored.js", "place.js", "elapsed.js"];
+      const [{ home }, { search }, { guides }, { lines }, { stored }, { place }, { elapsed }] = await Promise.all(
+        parts.map(part),
+      );
       const widgets = await load("@lumino/widgets");
       const services = await load("@jupyterlab/services");
       const first = home(widgets, await load("@jupyterlab/docregistry"), services);
       const second = search(widgets, await load("@jupyterlab/ui-components"));
-      return () => ({ default: [first, second, guides(widgets), lines, stored, place(services)], __esModule: true });
+      const others = [guides(widgets), lines, stored, place(services), elapsed];
+      return () => ({ default: [first, second, ...others], __esModule: true });
     },
   };
   (_JUPYTERLAB = typeof _JUPYTERLAB === "undefined" ? {} : _JUPYTERLAB)["labkit-home"] = container;

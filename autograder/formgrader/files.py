@@ -1,11 +1,9 @@
-"""An extension of Jupyter's server, for instructors: pages of submissions in the formgrader have no rights.
+"""Pages of submissions in the formgrader have no rights.
 
 The formgrader serves any file of the course, those of submissions too, as a page at its own address.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from jupyter_server.base.handlers import JupyterHandler
 from nbgrader.server_extensions.formgrader.handlers import SubmissionFilesHandler
@@ -17,9 +15,6 @@ def _sandboxed(handler: JupyterHandler) -> str:
     return f"{policy}; sandbox allow-scripts"
 
 
-def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    return [{"module": __name__}]
-
-
-def _load_jupyter_server_extension(server: Any) -> None:
+def install() -> None:
+    """Change nbgrader's handler, in this process."""
     SubmissionFilesHandler.content_security_policy = property(_sandboxed)

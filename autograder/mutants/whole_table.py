@@ -1,15 +1,11 @@
-"""Table of wrong solutions: judges every mutant of every exercise and writes autograder/course/README.md.
+"""`labkit judge-mutants`: judge every mutant of every exercise, and write autograder/course/README.md.
 
-    python -m autograder.mutants [EXERCISE ...] [--draws N]
-
-Without names: all exercises. Each judgement draws inputs of its own. With --draws each solution is judged so often,
-which finds checks that depend on what is drawn: the output counts the draws in which a check was not as stated. Nothing
-is written if any solution ever earns other marks than stated.
+Each judgement draws inputs of its own. Further draws find checks that depend on what is drawn: the output counts the
+draws in which a check was not as stated. Nothing is written if any solution ever earns other marks than stated.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -22,21 +18,20 @@ from labkit.catalogue import UnknownExercise, WrongCatalogue, find
 from labkit.checks import NoRubric
 
 
-def main(names: Sequence[str]) -> int:
-    """Judge and write the page. Returns 0 if all earn the stated marks, 1 if one does not, 2 for an unknown name."""
-    parser = argparse.ArgumentParser("python -m autograder.mutants", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("exercises", nargs="*", metavar="EXERCISE", help="names (default: all)")
-    parser.add_argument("--draws", type=int, default=1, metavar="N", help="judge each N times, with other inputs")
-    options = parser.parse_args(names)
+def main(names: Sequence[str], draws: int = 1) -> int:
+    """Judge and write the page. names: exercises, all when empty. draws: how often each solution is judged.
+
+    Returns 0 if all earn the stated marks, 1 if one does not, 2 for an unknown name.
+    """
     try:
-        chosen = [hidden_rubric(find(name)) for name in options.exercises] or list(rubrics())
+        chosen = [hidden_rubric(find(name)) for name in names] or list(rubrics())
     except (UnknownExercise, WrongCatalogue, NoRubric) as error:
-        print(error, file=sys.stderr)
+        print(f"labkit: {error}", file=sys.stderr)
         return 2
     rows = [(rubric, row) for rubric in chosen for row in stated(rubric)]
     differing: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     """How often each check of a solution was not as stated."""
-    for rubric, row in track(rows * max(1, options.draws), description="judging"):
+    for rubric, row in track(rows * draws, description="judging"):
         seen = judged(rubric, row)
         if seen != row:
             solution = rubric.exercise.short_name, row.name
@@ -50,10 +45,6 @@ def main(names: Sequence[str]) -> int:
     paths = [folder / "autograder" / "course" / "README.md" for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
         path.write_text(page(folder))
-    times = f" on {options.draws} draws each" if options.draws > 1 else ""
+    times = f" on {draws} draws each" if draws > 1 else ""
     print(f"{len(rows)} judged{times}, all as stated; wrote {', '.join(map(str, paths))}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Text files that people write by hand: lists, settings, time stamps. One reader for all of them.
+"""Text files that people write by hand: lists, settings, modules, time stamps. One reader for all of them.
 
 Windows' editors begin a file with a byte order mark, write UTF-16, and end lines with CRLF. None of it is a fault of
 the person who saved the file.
