@@ -46,7 +46,7 @@ def test_an_entry_is_a_folder_of_the_exchange(inbound: Path, capsys: pytest.Capt
         ("", b"", "has 1 to 30 characters"),
         ("x" * 31, b"", "has 1 to 30 characters, got 31"),
         ("fine", b"#" * 100_001, "an entry has at most 100,000"),
-        ("fine", b"\xff\xfe", "is not a text file"),
+        ("fine", b"\xff\xff", "line 1 is not UTF-8 text"),
     ],
 )
 def test_what_cannot_be_judged_is_not_sent(
